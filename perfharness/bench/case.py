@@ -140,9 +140,7 @@ def main(
 ) -> int:
     """Entry point of `python -m MODULE FOLDER/spec.json`; returns the exit code.
 
-    Args:
-        work: runs the measurements; resources go on the stack.
-        result_type: type of `result.json`.
+    Resources of `work`, which measures, go on the stack.
     """
     begun_unix_ns = time.time_ns()
     if len(arguments) != 1:

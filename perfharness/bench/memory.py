@@ -96,12 +96,9 @@ def host_peak_bytes() -> int:
 
 
 class MemoryWatchdog:
-    """Polls the memory in use outside of timed rounds.
+    """Polls the memory in use outside of timed rounds, if there is a limit.
 
-    Args:
-        limit_bytes: None for no limit and no polling.
-        used_bytes: current use; None if unknown.
-        exceeded: called from the watchdog's thread with the memory in use; ends the process.
+    `exceeded` is called from the watchdog's thread with the memory in use, and ends the process.
     """
 
     def __init__(

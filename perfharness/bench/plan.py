@@ -130,11 +130,7 @@ def _machine_id() -> str | None:
 
 
 def plan_cases(suite: Suite, gpus: Sequence[GpuRecord]) -> list[PlannedCase]:
-    """List all cases in suite order. Reads the models' files once, for their digests.
-
-    Args:
-        gpus: cases for a GPU are run on each of them.
-    """
+    """List all cases in suite order, those for a GPU on each. Reads the models' files once, for their digests."""
     digest = cache(_files_digest)
     cases: list[PlannedCase] = []
     for model, one in product(suite.model, suite.backend):

@@ -70,12 +70,7 @@ def result_of(
     timeout_s: float | None = None,
     result_type: type[CaseResult] = CaseResult,
 ) -> CaseResult:
-    """Result of a case after its process ended. Figures from before a crash are kept.
-
-    Args:
-        timeout_s: its time limit.
-        result_type: of `result.json` and the return value.
-    """
+    """Result of a case after its process ended. Figures from before a crash are kept."""
     try:
         result = result_type.model_validate_json((folder / RESULT_NAME).read_text())
     except (OSError, ValidationError):

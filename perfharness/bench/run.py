@@ -134,12 +134,7 @@ def suite_exit_code(result: BenchSuiteResult) -> int:
 
 
 class MeasuringRun(ABC):
-    """Runs cases one after the other, and keeps valid results of an earlier run.
-
-    Args:
-        retry_failed: run all cases again that are not `ok`, not only those with a temporary failure.
-        command: the command line, for the results.
-    """
+    """Runs cases one after the other, and keeps valid results of an earlier run."""
 
     def __init__(
         self,

@@ -34,8 +34,7 @@ def side_by_side(suites: Mapping[Path, SuiteReport]) -> list[MergedReport]:
 def merge_suites(suites: Sequence[tuple[str, BenchSuiteResult]]) -> BenchMergedResult:
     """One row per case of any run: cells in order of first occurrence, batch sizes ascending.
 
-    Args:
-        suites: path and content; a suite on several GPUs counts as one run per GPU.
+    A suite on several GPUs counts as one run per GPU.
     """
     parts = [(path, part) for path, suite in suites for part in _by_gpu(suite)]
     named = dict(zip(_names([part for _, part in parts]), (part for _, part in parts), strict=True))

@@ -159,11 +159,7 @@ class SuiteBackend(Settings):
 
 
 class MeasureTable(Settings):
-    """`[measure]`: passes of each case in addition to start-up.
-
-    Args:
-        seed: seed of random inputs.
-    """
+    """`[measure]`: passes of each case in addition to start-up, and the seed of random inputs."""
 
     passes: tuple[Pass, ...] = ("latency", "telemetry")
     threads: int | None = Field(default=None, ge=1)
@@ -174,11 +170,7 @@ class MeasureTable(Settings):
 
 
 class RunTable(Settings):
-    """`[run]`: how the cases are run.
-
-    Args:
-        seed: seed of the case order.
-    """
+    """`[run]`: how the cases are run, and the seed of their order."""
 
     timeout_s: float = Field(default=1800.0, gt=0)
     shuffle: bool = True
@@ -188,11 +180,7 @@ class RunTable(Settings):
 
 
 class EqualityTable(Tolerance):
-    """`[equality]`: the outputs of every case are compared with the baseline's.
-
-    Args:
-        precision: tolerances by precision, instead of the defaults.
-    """
+    """`[equality]`: outputs of every case are compared with the baseline's, with tolerances by precision."""
 
     precision: dict[Precision, Tolerance] = Field(default_factory=dict)
 

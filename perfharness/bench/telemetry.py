@@ -45,11 +45,9 @@ NEEDS_GPU = ("utilization_percent", "power_mean_w", "energy_per_item_j", "clock_
 def measure_telemetry(
     folder: Path, settings: TelemetrySettings, batch_size: int, work: Callable[[], list[int]]
 ) -> TelemetryFigures:
-    """Run the work with the sampler running.
+    """Run the work with the sampler running; the folder gets `telemetry.parquet`.
 
-    Args:
-        folder: folder of the case; gets `telemetry.parquet`.
-        work: runs rounds for long enough and returns their ends, UTC ns; the device is idle when it returns.
+    `work` runs rounds for long enough and returns their ends, UTC ns; the device is idle when it returns.
     """
     uuids = settings.gpu_uuids
     period_ns = round(settings.interval_ms * 1e6)

@@ -90,13 +90,7 @@ def _profile(text: str) -> Profile:
 
 @dataclass(frozen=True)
 class Engine:
-    """A serialized engine.
-
-    Args:
-        settings: of the build, with TensorRT's names.
-        build_ms: None if built earlier or elsewhere.
-        name: for messages.
-    """
+    """A serialized engine with the settings of its build; `build_ms` is None if it was built earlier or elsewhere."""
 
     blob: bytes
     settings: Mapping[str, str]
@@ -107,11 +101,8 @@ class Engine:
 class Network:
     """A parsed ONNX model to build engines from; parsing needs no GPU.
 
-    Args:
-        source: path or bytes of a file.
-        gpu: name for the cache.
-        inputs, outputs: as described by the model.
-        builds_for_shapes: whether each set of shapes needs its own engine (open dimensions without a profile).
+    `gpu` is part of the cache's key. `builds_for_shapes`: whether each set of shapes needs its own engine (open
+    dimensions without a profile).
     """
 
     def __init__(

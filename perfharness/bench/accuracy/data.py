@@ -62,12 +62,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class SampleSet:
-    """All inputs ordered by name, and remarks about unused files.
-
-    Args:
-        class_names: by label.
-        remarks: one sentence per kind of unmatched file.
-    """
+    """All inputs ordered by name, names of the classes by label, and a sentence per kind of unmatched file."""
 
     samples: tuple[Sample, ...]
     class_names: tuple[str, ...] = ()
@@ -82,15 +77,7 @@ def find_samples(
     class_names: Path | None = None,
     values: Path | None = None,
 ) -> SampleSet:
-    """Find the samples in a folder, or one file.
-
-    Args:
-        truth: a folder of maps with the same names, or one file for one input.
-        labels: the input folder itself, whose first-level subfolders are the classes, ordered by name; or a CSV of
-            `name,label`, with numbers or names as labels.
-        limit: most samples, the first by name.
-        class_names: a text file with one name per line, in the order of the model's classes.
-        values: a CSV of `name,number`, the truth of a regression.
+    """Find the samples in a folder, or one file; arguments are those of `AccuracySettings`.
 
     Raises `UsageError` if nothing can be compared.
     """
@@ -276,12 +263,7 @@ class PreprocessSettings(Settings):
 
 
 class Preprocessor:
-    """Converts files to inputs; raises `UsageError` if the settings do not match the model.
-
-    Args:
-        specs: the model's inputs.
-        shapes: allocated shapes by name, including the batch dimension.
-    """
+    """Converts files to inputs of the allocated shapes; raises `UsageError` if the settings do not match the model."""
 
     def __init__(self, settings: PreprocessSettings, specs: Sequence[TensorSpec], shapes: dict[str, Shape]) -> None:
         self._settings, self._specs, self._shapes = settings, {one.name: one for one in specs}, shapes

@@ -58,11 +58,9 @@ def wilson(successes: int, count: int) -> tuple[float, float]:
 
 
 def label_ranks(scores: npt.NDArray[Any], labels: Ints) -> Ints:
-    """Number of classes before the label's, per row; of equal scores, lower classes come first.
+    """Number of classes before the label's, per row of scores; of equal scores, lower classes come first.
 
-    Args:
-        scores: (samples, classes); rows with NaN have no order and get the number of classes.
-        labels: (samples,).
+    Rows with NaN have no order and get the number of classes.
     """
     own = np.take_along_axis(scores, labels[:, np.newaxis], axis=1)
     before = (scores > own) | ((scores == own) & (np.arange(scores.shape[1]) < labels[:, np.newaxis]))
@@ -72,11 +70,7 @@ def label_ranks(scores: npt.NDArray[Any], labels: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class ClassScore:
-    """One class: shares of 1 and a 95 % interval; None without samples, predictions or a baseline.
-
-    Args:
-        difference: accuracy minus the baseline's on the same samples.
-    """
+    """One class: shares of 1 and a 95 % interval; None without samples, predictions or a baseline."""
 
     name: str
     samples: int
@@ -90,12 +84,7 @@ class ClassScore:
 
 
 class ClassAccumulator:
-    """Counts by class.
-
-    Args:
-        top_k: k of the second figure.
-        names: of the classes by number; missing ones are shown as numbers.
-    """
+    """Counts by class; classes without a name are shown as numbers."""
 
     def __init__(self, top_k: int = 5, names: Sequence[str] = ()) -> None:
         self.top_k, self.names = top_k, tuple(names)
@@ -105,10 +94,7 @@ class ClassAccumulator:
         self._counts: Ints | None = None  # rows: samples, top-1, top-k, baseline's top-1
 
     def update(self, scores: npt.NDArray[Any], labels: npt.ArrayLike, baseline: npt.NDArray[Any] | None = None) -> None:
-        """Add scores (samples, classes) with labels.
-
-        Args:
-            baseline: the baseline's scores of the same samples, with equal shape.
+        """Add scores (samples, classes) with labels, and the baseline's scores of the same samples.
 
         Raises `SampleError` if shapes or labels do not match.
         """
@@ -232,10 +218,8 @@ def regression_figures(pairs: Sequence[tuple[float, float]]) -> Figures:
 class OwnMetric:
     """A user metric: the mean of a function's results per sample, which are numbers or numbers by name.
 
-    An exception becomes the reason for a missing value; other metrics continue.
-
-    Args:
-        text: `module:function` or `file.py:function`. Raises `UsageError` if it does not exist.
+    An exception becomes the reason for a missing value; other metrics continue. Raises `UsageError` if there is no such
+    function.
     """
 
     def __init__(self, text: str) -> None:
@@ -246,12 +230,7 @@ class OwnMetric:
         self._values: dict[str, list[float]] = {}
 
     def update(self, outputs: Arrays, reference: Arrays, sample: str) -> None:
-        """Pass one sample to the metric.
-
-        Args:
-            outputs: of the case by name, without the batch dimension.
-            reference: of the baseline by name, with `truth` and `label` if known.
-        """
+        """Pass a sample's outputs, and those of the baseline with `truth`, `label` and `value` if known."""
         self._samples += 1
         if self._reason is not None:
             return

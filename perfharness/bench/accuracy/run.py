@@ -79,11 +79,7 @@ class Comparison:
         self.own = [OwnMetric(text) for text in settings.metrics]
 
     def update(self, sample: Sample, outputs: Outputs, baseline: Path | None) -> None:
-        """Add one sample to all applicable figures; failures are recorded in `failed`.
-
-        Args:
-            baseline: folder of the baseline's outputs.
-        """
+        """Add one sample to all applicable figures; `baseline` is the folder of its outputs. Notes failures."""
         try:
             self._update(sample, outputs, None if baseline is None else read_outputs(baseline, sample.name))
         except SampleError as error:
@@ -289,8 +285,7 @@ def run_samples(
 ) -> Iterator[tuple[Sample, Outputs]]:
     """Yield the outputs of each sample, without the batch dimension; partial batches are padded with their last item.
 
-    Args:
-        fail: called with an unreadable sample and the error.
+    `fail` gets the unreadable samples.
     """
     prepare = Preprocessor(settings.preprocess, session.inputs, shapes)
     sizes = {shape[0] for shape in shapes.values() if shape}

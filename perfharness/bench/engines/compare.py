@@ -60,10 +60,7 @@ def engine_specs(
 ) -> list[EngineSpec]:
     """Specify each engine as a case: one image, timed rounds, then the telemetry pass on a GPU.
 
-    Args:
-        backends: one for all, or one each, as `NAME` or `NAME/MODE`; empty to choose by file type.
-
-    Raises `UsageError`.
+    Arguments are those of `compare_engines`. Raises `UsageError`.
     """
     if len(backends) not in (0, 1, len(engines)):
         raise UsageError(f"--backends has {len(backends)} names, --engines {len(engines)}: give one, or one per engine")

@@ -146,11 +146,7 @@ def latency_boxes(comparison: EngineComparison, folder: Path) -> dict[str, dict[
 def gpu_line(
     comparison: EngineComparison, engine: EngineResult, folder: Path, metric: str, scale: float
 ) -> tuple[Float64, Float64] | str:
-    """Readings of an engine's telemetry pass, with s since its first round, or the reason for none.
-
-    Args:
-        scale: factor to the unit of the axis.
-    """
+    """Readings of an engine's telemetry pass, scaled, with s since its first round, or the reason for none."""
     window, uuid = engine.telemetry_unix_ns, comparison.gpu_uuid
     if uuid is None:
         return comparison.gpu_reason or "there is no GPU"
