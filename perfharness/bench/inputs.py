@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfharness.backends.arrays import read_arrays
+from perfharness.backends.session import shape_text
 from perfharness.bench.spec import BATCH, CaseSpec
 from perfharness.errors import UsageError
 from perfharness.model.bench import TensorSpec
@@ -48,7 +49,7 @@ def _named(one: TensorSpec, given: tuple[int | str, ...], sizes: Mapping[str, in
         have in (None, want) for have, want in zip(one.shape, shape, strict=True)
     )
     if not fits:
-        raise UsageError(f"input {one.name!r} is {_text(one)} in the model, so it cannot be {shape}")
+        raise UsageError(f"input {one.name!r} is {shape_text(one)} in the model, so it cannot be {shape}")
     return shape
 
 
@@ -58,19 +59,15 @@ def _of_model(one: TensorSpec, batch: int) -> tuple[int, ...]:
     rest = one.shape[1:]
     if None in rest:
         raise UsageError(
-            f"input {one.name!r} is {_text(one)} in the model; give its other open dimensions, as in "
+            f"input {one.name!r} is {shape_text(one)} in the model; give its other open dimensions, as in "
             f"--shape {one.name}={'x'.join([BATCH, *('?' if size is None else str(size) for size in rest)])}"
         )
     if one.shape and one.shape[0] not in (None, batch):
         raise UsageError(
-            f"input {one.name!r} is {_text(one)} in the model, which supports only batches of {one.shape[0]}; "
+            f"input {one.name!r} is {shape_text(one)} in the model, which supports only batches of {one.shape[0]}; "
             f"for a batch of {batch}, export it with that dimension open"
         )
     return (*shape, *(size for size in rest if size is not None))
-
-
-def _text(one: TensorSpec) -> str:
-    return "(" + ", ".join("?" if size is None else str(size) for size in one.shape) + ")"
 
 
 def input_arrays(specs: Sequence[TensorSpec], shapes: Shapes, spec: CaseSpec) -> dict[str, npt.NDArray[Any]]:
