@@ -179,10 +179,11 @@ def measure_case(spec: CaseSpec, record: CaseRecord, stack: ExitStack) -> None:
     """Run all passes of the spec."""
     record.keep_part("startup", file_cache=spec.file_cache)
     view = gpu_view(spec, stack)
-    watchdog = _watched(spec, record, view)
+    watchdog = None if spec.memory_limit_bytes is None else _watched(spec, record, view, spec.memory_limit_bytes)
     session = stack.enter_context(loaded(spec, record, view))
     warmup = _prepare(spec, record, session)
-    watchdog.stop()
+    if watchdog is not None:
+        watchdog.stop()
     measure_passes(spec, record, session, view, warmup)
 
 
@@ -209,20 +210,17 @@ def gpu_view(spec: CaseSpec, stack: ExitStack) -> GpuView:
     return GpuView(stack.enter_context(open_nvml()).device(spec.telemetry.gpu_uuids[0]))
 
 
-def _watched(spec: CaseSpec, record: CaseRecord, view: GpuView) -> MemoryWatchdog:
+def _watched(spec: CaseSpec, record: CaseRecord, view: GpuView, limit: int) -> MemoryWatchdog:
     """Start a watchdog for the limited memory."""
-    if spec.memory_limit_bytes is not None:
-        record.keep_part("memory", limit_held_by=WATCHDOG)
+    record.keep_part("memory", limit_held_by=WATCHDOG)
 
     def used() -> int | None:
         return host_bytes() if spec.case.device == "cpu" else view.used_bytes()
 
     def exceeded(size: int) -> None:
-        record.exit_process("memory-limit", limit_sentence(size, spec.memory_limit_bytes or 0))
+        record.exit_process("memory-limit", limit_sentence(size, limit))
 
-    watchdog = MemoryWatchdog(spec.memory_limit_bytes, used, exceeded)
-    watchdog.start()
-    return watchdog
+    return MemoryWatchdog(limit, used, exceeded)
 
 
 @contextmanager

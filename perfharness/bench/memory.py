@@ -96,40 +96,33 @@ def host_peak_bytes() -> int:
 
 
 class MemoryWatchdog:
-    """Polls the memory in use outside of timed rounds, if there is a limit.
+    """Polls the memory in use outside of timed rounds.
 
     `exceeded` is called from the watchdog's thread with the memory in use, and ends the process.
     """
 
     def __init__(
         self,
-        limit_bytes: int | None,
+        limit_bytes: int,
         used_bytes: Callable[[], int | None],
         exceeded: Callable[[int], None],
         period_s: float = PERIOD_S,
     ) -> None:
         self._limit, self._used, self._exceeded, self._period_s = limit_bytes, used_bytes, exceeded, period_s
         self._done = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Start polling."""
-        if self._limit is not None:
-            self._thread = threading.Thread(target=self._watch, name="perfharness-memory", daemon=True)
-            self._thread.start()
+        self._thread = threading.Thread(target=self._watch, name="perfharness-memory", daemon=True)
+        self._thread.start()
 
     def stop(self) -> None:
         """Stop polling before timed rounds; a last check may raise `MemoryLimitError`."""
-        if self._thread is not None:
-            self._done.set()
-            self._thread.join()
-            self._thread = None
+        self._done.set()
+        self._thread.join()
         if (over := self._over_limit()) is not None:
-            raise MemoryLimitError(limit_sentence(over, self._limit or 0))
+            raise MemoryLimitError(limit_sentence(over, self._limit))
 
     def _over_limit(self) -> int | None:
-        used = None if self._limit is None else self._used()
-        return used if used is not None and self._limit is not None and used > self._limit else None
+        used = self._used()
+        return used if used is not None and used > self._limit else None
 
     def _watch(self) -> None:
         while not self._done.wait(self._period_s):
