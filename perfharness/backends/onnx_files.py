@@ -101,8 +101,9 @@ def onnx_inputs(path: Path) -> list[TensorSpec] | None:
 
 def onnx_weight_files(path: Path) -> list[Path]:
     """Weight files next to an ONNX file."""
-    if not _holds(path, b"location"):  # the key of such files; avoids seconds of importing onnx and parsing
-        return []
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        if content.find(b"location") < 0:  # the key of such files; avoids seconds of importing onnx and parsing
+            return []
     import onnx
 
     names = {
@@ -113,13 +114,6 @@ def onnx_weight_files(path: Path) -> list[Path]:
         if entry.key == "location"
     }
     return [path.parent / name for name in sorted(names)]
-
-
-def _holds(path: Path, text: bytes) -> bool:
-    if not path.stat().st_size:
-        return False
-    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
-        return content.find(text) >= 0
 
 
 def _loaded(source: str | Path | bytes, **options: bool) -> Any:

@@ -200,9 +200,9 @@ def _planned(
         passes=tuple(dict.fromkeys((*measure.passes, *(("outputs",) if suite.equality is not None else ())))),
         threads=one.threads or measure.threads,
         extra=one.extra,
-        cache_dir=_in_folder(suite, measure.cache_dir),
-        input_file=_in_folder(suite, model.input_file),
-        calibration=_in_folder(suite, model.calibration) if case.precision == "int8" else None,
+        cache_dir=suite.in_folder(measure.cache_dir),
+        input_file=suite.in_folder(model.input_file),
+        calibration=suite.in_folder(model.calibration) if case.precision == "int8" else None,
         memory_limit_bytes=measure.memory_limit,
         latency=suite.latency,
         telemetry=suite.telemetry.model_copy(update={"gpu_uuids": () if gpu is None else (gpu.uuid,)}),
@@ -236,10 +236,6 @@ def _with_accuracy(suite: Suite, cases: list[PlannedCase]) -> list[PlannedCase]:
         return replace(one.with_spec(accuracy=given), baseline=base)
 
     return [with_samples(one) if one.case_id == smallest[one.cell].case_id else one for one in cases]
-
-
-def _in_folder(suite: Suite, path: Path | None) -> Path | None:
-    return None if path is None else (suite.folder / path).absolute()
 
 
 def _files_digest(source: ModelSource, files: tuple[Path | None, ...]) -> str:

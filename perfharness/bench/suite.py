@@ -232,6 +232,10 @@ class Suite(Settings):
     constraints: ConstraintsTable = ConstraintsTable()
     folder: Path = Path()
 
+    def in_folder(self, path: Path | None) -> Path | None:
+        """A path, relative to the suite's folder, as an absolute one."""
+        return None if path is None else (self.folder / path).absolute()
+
     def text_of(self, text: str) -> str:
         """Name of a model or function; the suite's folder is prefixed to a relative path that exists in it."""
         file, colon, function = text.rpartition(":")
@@ -267,11 +271,8 @@ class Suite(Settings):
         """`[accuracy]` with relative paths prefixed with the suite's folder."""
         if (given := self.accuracy) is None:
             return None
-        paths = {
-            name: (self.folder / path).absolute()
-            for name in ("inputs", "labels", "class_names", "truth", "values")
-            if (path := getattr(given, name)) is not None
-        }
+        names = ("inputs", "labels", "class_names", "truth", "values")
+        paths = {name: self.in_folder(getattr(given, name)) for name in names}
         function = given.preprocess.function
         prepare = given.preprocess.model_copy(update={"function": None if function is None else self.text_of(function)})
         metrics = tuple(map(self.text_of, given.metrics))
