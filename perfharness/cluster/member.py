@@ -12,11 +12,9 @@ from multiprocessing import AuthenticationError
 from pathlib import Path
 from typing import Any, TypeVar
 
-from perfharness.cluster.clock import ClockOffset, measure_offset
-from perfharness.cluster.files import send_files
 from perfharness.cluster.meeting import HANDSHAKE_S, LEAD_NS, Say, file_of
 from perfharness.cluster.node import Node
-from perfharness.cluster.wire import Wire
+from perfharness.cluster.wire import Wire, send_files
 from perfharness.errors import LaunchError, UsageError
 from perfharness.model.environment import NODES_TOKEN
 from perfharness.model.manifest import NodeRecord
@@ -25,8 +23,29 @@ from perfharness_launcher.conditions import Run
 RETRY_S = 0.1
 SAY_AFTER_S = 2.0
 CONNECT_S = 5.0
-SAME_CLOCK = ClockOffset(0, 0)
+ROUND_TRIPS = 64
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ClockOffset:
+    """UTC of the other node minus UTC of this node."""
+
+    offset_ns: int
+    error_ns: int
+
+
+def measure_offset(ask: Callable[[], int], clock: Callable[[], int] = time.time_ns) -> ClockOffset:
+    """Compare the clocks by the fastest of several round trips."""
+    trips = []
+    for _ in range(ROUND_TRIPS):
+        before, other = clock(), ask()
+        trips.append((clock() - before, before, other))
+    length, before, other = min(trips)
+    return ClockOffset(other - before - length // 2, abs(length) // 2 + 1)
+
+
+SAME_CLOCK = ClockOffset(0, 0)
 
 
 @dataclass

@@ -61,14 +61,14 @@ def _clear(folder: Path) -> None:
 
 @contextmanager
 def taking_part(options: LaunchOptions, environ: Mapping[str, str], say: Say) -> Iterator[NodePart | None]:
-    """Join the launch while the block runs; yield None without `--nodes` or with one node.
+    """Join the launch while the block runs; yield None with one node.
 
     Raises:
         UsageError: the environment does not identify this node, or another launch has its number.
         LaunchError: node 0 cannot be reached.
     """
-    node = find_node(environ) if options.nodes else None
-    if node is None or node.count == 1:
+    node = find_node(environ)
+    if node.count == 1:
         yield None
         return
     refuse_elastic([*options.python_command, options.script, *options.script_arguments])

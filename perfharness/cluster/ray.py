@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfharness.cluster.files import path_in
 from perfharness.cluster.node import refuse_elastic
 from perfharness.cluster.ray_node import CHUNK_BYTES, CLOSE_S, POLL_S, NodeLaunch
+from perfharness.cluster.wire import path_in
 from perfharness.distribution import install_command
 from perfharness.errors import LaunchError, LaunchInterruptedError, ToolNotFoundError, UsageError
 from perfharness.files import read_model

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from perfharness.cluster.files import files_of
+from perfharness.cluster.wire import files_of
 
 NODE_MODULE = "perfharness.cli.node"
 POLL_S = 0.2
