@@ -53,10 +53,8 @@ class Meeting:
     """The nodes of a launch.
 
     Args:
-        folder: output folder, with the address file.
         timeout_s: longest wait for a node to join.
         inbox: folder for results of nodes without this file system.
-        ending: accept no more connections.
     """
 
     node: Node
@@ -176,10 +174,7 @@ class Meeting:
             self._changed.notify_all()
 
     def wait_for_results(self, inbox: Path) -> dict[int, Path]:
-        """Return the result folders of the other nodes, by rank.
-
-        Waits for all joined nodes, and until the timeout for others.
-        """
+        """Wait for the other nodes; return the folders of their results, by rank."""
         named: list[int] = []
         with self._changed:
             self.inbox = inbox
@@ -203,12 +198,7 @@ class Meeting:
 
 @contextmanager
 def meeting(node: Node, folder: Path, timeout_s: float, say: Say) -> Iterator[tuple[Meeting, Node]]:
-    """Serve the nodes of a launch while the block runs; yield the meeting, and node 0 with address and token.
-
-    Raises:
-        UsageError: another launch is node 0.
-        LaunchError: the address cannot be used.
-    """
+    """Serve the nodes of a launch; yield it, and node 0 with its address. Raises `UsageError`, `LaunchError`."""
     with ExitStack() as stack:
         listening = stack.enter_context(_listen(*(node.address or (own_address(), 0))))
         host, port = listening.getsockname()[:2]

@@ -50,12 +50,7 @@ SAME_CLOCK = ClockOffset(0, 0)
 
 @dataclass
 class Member:
-    """A node that has joined.
-
-    Attributes:
-        lost: why node 0 was lost, or None.
-        before: offset of node 0's clock before the run.
-    """
+    """A node that has joined. `lost` is the reason why node 0 was lost, `before` its offset before the run."""
 
     node: Node
     launch: str
@@ -142,14 +137,9 @@ class Member:
 
 
 def join(node: Node, folder: Path, timeout_s: float, say: Say) -> Member:
-    """Connect to node 0, and measure the clock.
+    """Connect to node 0 at its address, or that in its file in the output folder, and measure the clock.
 
-    Args:
-        folder: output folder, with node 0's address file unless the environment gives the address.
-
-    Raises:
-        LaunchError: node 0 cannot be reached within the timeout, or has another token.
-        UsageError: node 0 refuses this node.
+    Raises `LaunchError` if node 0 cannot be reached or has another token, `UsageError` if it refuses this node.
     """
     begin, has_said, why = time.monotonic(), False, ""
     while True:

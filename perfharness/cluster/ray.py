@@ -69,12 +69,7 @@ class RayLaunch:
     interrupts: Interrupts
 
     def plans(self) -> list[str]:
-        """Return the plan of each node, as text.
-
-        Raises:
-            UsageError: options conflict with each other or a node.
-            LaunchError: something is missing on a node.
-        """
+        """Return the plan of each node, as text. Raises `UsageError` or `LaunchError` of a node."""
         answers = self._ask("plan", self._order([]))
         for node, (code, _, errors) in zip(self.nodes, answers, strict=True):
             if code:
@@ -182,10 +177,7 @@ class RayLaunch:
 def connected(options: LaunchOptions) -> Iterator[None]:
     """Connect to the cluster while the block runs; an existing connection is used and stays open.
 
-    Raises:
-        UsageError: options conflict.
-        ToolNotFoundError: Ray is not installed.
-        LaunchError: no cluster answers, or it was lost.
+    Raises `UsageError`, `ToolNotFoundError` without Ray, or `LaunchError` if no cluster answers or it was lost.
     """
     if options.nodes:
         raise UsageError("--ray starts the launch of each node itself; drop --nodes.")

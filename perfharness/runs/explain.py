@@ -35,11 +35,7 @@ def usable_processes(measured: RunManifest, explaining: RunManifest) -> set[str]
 
 
 def explaining_findings(measured: RunManifest, explaining: RunManifest, explained: Collection[str]) -> list[Finding]:
-    """Report processes without a profile, and findings of the launcher in this pass only.
-
-    Args:
-        explained: folders of processes with a profile.
-    """
+    """Report processes that are not in `explained`, and findings of the launcher in this pass only."""
     ends = {process.folder: process for process in explaining.measured_processes}
     lost = {
         process.folder: _reason(ends.get(process.folder)) for process in measured.measured_processes if process.trace

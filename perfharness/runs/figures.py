@@ -112,12 +112,10 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True)
 class Value:
-    """Measured value of a figure.
+    """Measured value of a figure, with its 95 % interval; `reason` tells why it is missing or doubtful.
 
     Args:
-        low, high: 95 % interval.
         count: number of batches, iterations or answers.
-        reason: why the value is missing or doubtful.
     """
 
     value: float | None
@@ -151,8 +149,8 @@ def find_stage(name: str, paths: Sequence[Path], where: str) -> Path:
 def stage_entries(tree: Mapping[str, Any], around: Path = ()) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Paths and entries of all stages and batches of a tree, in order."""
     for key, value in tree.items():
-        if key in RESERVED_KEYS or not isinstance(value, dict):
-            continue
+        if not isinstance(value, dict) or (around and key in RESERVED_KEYS):
+            continue  # only recorders, at the top, have any name
         path = (*around, key)
         if any(time in value for time in TIMES):
             yield path, value

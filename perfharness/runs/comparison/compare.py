@@ -26,7 +26,7 @@ from perfharness.model.result import Path as StagePath
 from perfharness.model.result import path_text
 from perfharness.runs.comparison.conclusion import conclude
 from perfharness.runs.comparison.launches import VALIDITY, values_of
-from perfharness.runs.comparison.limits import Limit, LimitResult, judge_limit, parse_limit
+from perfharness.runs.comparison.limits import judge_limit, parse_limit
 from perfharness.runs.comparison.match import CompareOptions, MatchedPair, MatchedSides, match_sides
 from perfharness.runs.comparison.remarks import (
     accuracy_remarks,
@@ -91,9 +91,7 @@ def compare_sides(
 ) -> Comparison:
     """Compare each version with the base, with verdicts corrected for the rows of all versions.
 
-    Raises:
-        UsageError: an option names something that does not exist.
-        ResultError: a side has no usable launch.
+    Raises `UsageError` if an option names something that does not exist, `ResultError` without usable launches.
     """
     for side in (base, *others):
         if not side.used:
@@ -111,14 +109,12 @@ def compare_sides(
         rows_tested=sum(judgement.p_different is not None for judgement in judgements),
         base=_side_record(base),
         versions=[_version(one, found, options.rule) for one, found in zip(matched, of_versions, strict=True)],
-        limits=[_judged_limit(limit, version) for version in matched for limit in options.limits],
+        limits=[
+            judge_limit(limit, base.used, one.new.used, one.new.name, one.base_path, _why_not_comparable(one))
+            for one in matched
+            for limit in options.limits
+        ],
     )
-
-
-def _judged_limit(limit: Limit, matched: MatchedSides) -> LimitResult:
-    base, new = matched.base, matched.new
-    why = _why_not_comparable(matched) if matched.deciding else None
-    return judge_limit(limit, base.used, new.used, new.name, matched.base_path, why)
 
 
 def _side_record(side: SideInput) -> ComparedSide:
@@ -232,6 +228,7 @@ def _may_be_the_machine(verdict: Verdict, ratio: float | None, machine_ratio: fl
 
 
 def _why_not_comparable(matched: MatchedSides) -> str:
+    """Differences that prevent the comparison; empty without any."""
     names = [one.name for one in matched.deciding if one.name != VALIDITY]
     reasons = [f"different: {', '.join(names)}"] if names else []
     if any(one.name == VALIDITY for one in matched.deciding):

@@ -89,9 +89,7 @@ def paths_of(launches: Sequence[LaunchFigures]) -> list[StagePath]:
 def read_launches(located: Located, read_as: ReadAs = AS_LAUNCHED) -> list[LaunchFigures]:
     """Read the launches of a run, a process, a series of equal launches, or a trace.
 
-    Raises:
-        ResultError, TraceError: a launch cannot be read.
-        UsageError: `read_as` is given for a run.
+    Raises `ResultError`, `TraceError`, or `UsageError` if `read_as` is given for a run.
     """
     if located.trace is not None:
         return [read_trace(located.trace, read_as)]

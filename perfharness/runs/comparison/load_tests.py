@@ -53,13 +53,9 @@ class LoadTest:
     """A load test.
 
     Attributes:
-        target: system under test, with secrets masked.
         load: short description, with a digest of settings that must be equal in a comparison.
         figures: of the longest measured phase, of kinds of errors, and of each phase.
-        arguments: settings of the target.
-        validity: LoadGen's verdict.
         of_no_concern: codes of findings of the run to ignore, because they are not about the target.
-        exit_code: exit code for the status of the load.
         problem: why the test is not usable in a comparison, or None.
         invalid: why LoadGen rejects the figures, or None.
     """

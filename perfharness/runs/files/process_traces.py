@@ -72,7 +72,6 @@ class TraceSource:
 
     Args:
         path: None if the process left no trace.
-        folder: folder of the process, which has its journal.
         launched: folder of the launched process.
         process: process whose part of the trace is read, or None for a bare trace.
         clock: UTC against the monotonic clock during the run.

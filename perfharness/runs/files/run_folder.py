@@ -183,9 +183,11 @@ def analyze_run(
     failed = _failed(manifest, results)
     combined = combine(included, with_data=write, failed=failed, sharing=sharing, helpers=helpers)
     findings += names_findings(combined)
+    diagnoses = {name: result.diagnosis for name, result in included.items() if result.diagnosis is not None}
+    diagnosis = rounded(asdict(RunDiagnosis(agreement(diagnoses))))
     mean = {
         **combined,
-        **_pooled_diagnosis(included),
+        **({"diagnosis": {"unit": "milliseconds", **diagnosis}} if diagnoses else {}),
         **({} if compared is None else {"ranks": compared.to_json()}),
         **machine.mean,
         "meta": mean_meta(manifest, included, options.warmup_batches, findings),
@@ -286,14 +288,6 @@ def _failed(manifest: RunManifest, results: Mapping[str, ProcessResult]) -> dict
         elif some_ended_well and process.ended != "ok":
             failed[process.folder] = f"did not end by itself ({process.ended.replace('_', ' ')})"
     return failed
-
-
-def _pooled_diagnosis(results: Mapping[str, ProcessResult]) -> Tree:
-    diagnoses = {name: result.diagnosis for name, result in results.items() if result.diagnosis is not None}
-    if not diagnoses:
-        return {}
-    found = RunDiagnosis(agreement(diagnoses))
-    return {"diagnosis": {"unit": "milliseconds", **rounded(asdict(found))}}
 
 
 def benchmark_tree(result: ProcessResult) -> Tree:

@@ -77,15 +77,11 @@ def gather(
     merged: Sequence[MergedReport] = (),
     loads: Mapping[Path, LoadReport] | None = None,
 ) -> Report:
-    """Gather the content of a report on runs, series, and traces.
+    """Gather the content of a report on runs, series, and traces. Raises `ResultError`, `TraceError`.
 
     Args:
         suites, merged: suites of `perfharness bench`.
         loads: load tests by run folder.
-
-    Raises:
-        ResultError: a run cannot be read.
-        TraceError: a bare trace cannot be read.
     """
     runs: list[RunReport] = []
     series: list[SeriesReport] = []

@@ -59,12 +59,7 @@ class SeriesLaunch:
 
 @dataclass(repr=False)
 class SeriesRun:
-    """A series to measure.
-
-    Attributes:
-        seed: seed of the order of launches.
-        folder: folder of `series.json`, next to an earlier run if only that has numbers.
-    """
+    """A series to measure. `folder` is next to an earlier run if only that has numbers; `seed` is of the order."""
 
     kind: Kind
     options: LaunchOptions
@@ -87,11 +82,7 @@ class SeriesRun:
         )
 
     def plan(self, place: Callable[[str], AbstractContextManager[object]] = lambda label: nullcontext()) -> None:
-        """Plan all launches. Raises as `plan_launches`.
-
-        Args:
-            place: context for planning the launches of a label, such as another folder.
-        """
+        """Plan all launches, those of a label in the context of `place`. Raises as `plan_launches`."""
         plans: dict[str, Iterator[LaunchPlan]] = {}
         for label in dict.fromkeys(one.label for one in self.launches):
             with place(label):
@@ -99,14 +90,10 @@ class SeriesRun:
         self.plans = [next(plans[one.label]) for one in self.launches]
 
     def run(self, observe: Observe = unobserved, say: Say = lambda line: None) -> Iterator[SeriesLaunch]:
-        """Run a launch per iteration, and write `series.json` after each.
+        """Run a launch per iteration, and write `series.json` after each. Raises `LaunchError`, `ResultError`.
 
         A failed launch is a row with the reason, and the series continues; an interrupt ends it. `say` gets a line if
         an earlier run is moved.
-
-        Raises:
-            LaunchError: another command writes to the folder.
-            ResultError: `series.json` cannot be written.
         """
         out = self.options.output_dir
         names = [one.options.output_dir.relative_to(out).as_posix() for one in self.launches]

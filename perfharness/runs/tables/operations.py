@@ -20,8 +20,7 @@ from perfharness.model.trace import (
     pid_of,
     tid_of,
 )
-from perfharness.runs.tables.columns import constant, names_of, nullable, unix_times, unknown_is_null
-from perfharness.runs.tables.ranges import path_texts
+from perfharness.runs.tables.ranges import constant, names_of, nullable, path_texts, unix_times, unknown_is_null
 
 Columns = dict[str, pa.Array]
 
