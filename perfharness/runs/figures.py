@@ -185,15 +185,10 @@ Figures = dict[str, float | None]
 
 def stage_figures(mean: Tree) -> dict[str, Figures]:
     """Means and percentiles of all times of each stage in `benchmark_mean.json`, by path as text."""
-    return {
-        path_text(path): dict(_times_of(entry)) for path, entry in stage_entries(mean.get("stats_minus_warmup") or {})
-    }
-
-
-def _times_of(entry: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
-    for time in TIMES:
-        for key in (time, f"{time}{PER_ITEM}"):
-            if isinstance(found := entry.get(key), dict):
-                yield key, found.get("mean")
-        if isinstance(found := entry.get(time), dict):
-            yield from ((f"{time}_{name}", found.get(name)) for name in QUANTILES)
+    stages: dict[str, Figures] = {}
+    for path, entry in stage_entries(mean.get("stats_minus_warmup") or {}):
+        measured = {key: found for key, found in entry.items() if key.removesuffix(PER_ITEM) in TIMES}
+        stages[path_text(path)] = {key: found.get("mean") for key, found in measured.items()} | {
+            f"{time}_{name}": measured[time].get(name) for time in TIMES if time in measured for name in QUANTILES
+        }
+    return stages

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from math import log
 from pathlib import Path
@@ -25,7 +25,7 @@ from perfharness.errors import ResultError, UsageError
 from perfharness.model.result import Path as StagePath
 from perfharness.model.result import path_text
 from perfharness.runs.comparison.conclusion import conclude
-from perfharness.runs.comparison.launches import VALIDITY, values_of
+from perfharness.runs.comparison.launches import VALIDITY, LaunchFigures, paths_of, values_of
 from perfharness.runs.comparison.limits import judge_limit, parse_limit
 from perfharness.runs.comparison.match import CompareOptions, MatchedPair, MatchedSides, match_sides
 from perfharness.runs.comparison.remarks import (
@@ -145,10 +145,7 @@ def _version(matched: MatchedSides, judgements: Sequence[Judgement | None], rule
         differences=matched.differences,
         rows=rows,
         not_compared=matched.not_compared,
-        unmatched=[
-            *(_unmatched("base", path, matched.base) for path in matched.only_in_base),
-            *(_unmatched("new", path, matched.new) for path in matched.only_in_new),
-        ],
+        unmatched=list(_unmatched(matched)),
         machine_ratio=machine_ratio,
         advice=[] if matched.deciding else list(graded_advice(matched, rows)),
         remarks=[
@@ -161,11 +158,17 @@ def _version(matched: MatchedSides, judgements: Sequence[Judgement | None], rule
     )
 
 
-def _unmatched(side: Literal["base", "new"], path: StagePath, launches: SideInput) -> UnmatchedStage:
-    cpu_ms, gpu_ms = (
-        geometric_mean(np.asarray(values_of(launches.used, Figure(path, time)))) for time in ("cpu_time", "gpu_time")
-    )
-    return UnmatchedStage(side=side, stage=path_text(path), cpu_ms=cpu_ms, gpu_ms=gpu_ms)
+def _unmatched(matched: MatchedSides) -> Iterator[UnmatchedStage]:
+    """Stages of one side only."""
+    base, new, new_path = matched.base.used, matched.new.used, matched.new_path
+    there, known = set(paths_of(new)), set(new_path.values())
+    found: list[tuple[Literal["base", "new"], Sequence[LaunchFigures], StagePath]] = [
+        *(("base", base, path) for path, now in new_path.items() if now not in there),
+        *(("new", new, path) for path in paths_of(new) if path not in known),
+    ]
+    for side, launches, path in found:
+        cpu, gpu = (np.asarray(values_of(launches, Figure(path, time))) for time in ("cpu_time", "gpu_time"))
+        yield UnmatchedStage(side=side, stage=path_text(path), cpu_ms=geometric_mean(cpu), gpu_ms=geometric_mean(gpu))
 
 
 # ---- rows ----

@@ -74,18 +74,6 @@ class MatchedSides:
         found = [old for old, now in self.new_path.items() if now == path]
         return next((old for old in found if old != path), path)
 
-    @property
-    def only_in_base(self) -> list[StagePath]:
-        """Stages missing in the new version."""
-        there = set(paths_of(self.new.used))
-        return [path for path, now in self.new_path.items() if now not in there]
-
-    @property
-    def only_in_new(self) -> list[StagePath]:
-        """Stages missing in the base."""
-        known = set(self.new_path.values())
-        return [path for path in paths_of(self.new.used) if path not in known]
-
     def new_figure(self, figure: Figure) -> Figure:
         """Figure of the new version for a figure of the base."""
         return Figure(self.new_path.get(figure.path, ()), figure.metric)

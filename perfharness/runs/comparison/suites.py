@@ -101,11 +101,8 @@ def _environment(suite: BenchSuiteResult) -> dict[str, str | None]:
     ]
     found: dict[str, str | None] = {
         "gpu": ", ".join(machine.gpus) or "none",
-        "cpu": machine.cpu,
-        "driver": machine.driver,
         "host": machine.hostname,
-        "python": machine.python,
-        "perfharness": machine.perfharness,
+        **{name: getattr(machine, name) for name in ("cpu", "driver", "python", "perfharness")},
         "reading": ", ".join(settings) or "as usual",
     }
     for result in suite.cases:

@@ -183,7 +183,7 @@ def series_of(
     single = "--explain" if options.explain else "--ray" if options.ray else "--nodes" if options.nodes else None
     if single is not None:
         raise UsageError(f"{single} is for one launch, but {[*asked, '--repeat'][0]} makes several; drop one of them")
-    count, seed = _count(repeat), _seed(seed)
+    count, seed = _count_and_seed(repeat, seed)
     kind: Kind = "cold" if cold else "overhead" if overhead else "repeat"
     words = ["--repeat", str(count), *asked]
     launches: list[tuple[str, str, dict[str, Any]]]  # label, folder, own options
@@ -221,7 +221,7 @@ def series_in_turns(
     cases: Sequence[LaunchOptions], output_dir: Path, count: int | None = None, seed: int | None = None
 ) -> SeriesRun:
     """Make a series of several cases (the base and others) in turns, not planned yet."""
-    count, seed = _count(count), _seed(seed)
+    count, seed = _count_and_seed(count, seed)
     by_label = dict(zip(labels_of_turns(len(cases)), cases, strict=True))
     made = []
     for label, name in _rounds(tuple(by_label), count, seed):
@@ -235,15 +235,11 @@ def labels_of_turns(count: int) -> list[str]:
     return ["base", "new"] if count == 2 else ["base", *(f"new_{place}" for place in range(1, count))]
 
 
-def _count(asked: int | None) -> int:
-    count = DEFAULT_COUNT if asked is None else asked
+def _count_and_seed(repeat: int | None, seed: int | None) -> tuple[int, int]:
+    count = DEFAULT_COUNT if repeat is None else repeat
     if not 1 <= count <= MOST_LAUNCHES:
         raise UsageError(f"--repeat {count}: must be 1 to {MOST_LAUNCHES} launches")
-    return count
-
-
-def _seed(asked: int | None) -> int:
-    return secrets.randbelow(2**32) if asked is None else asked
+    return count, secrets.randbelow(2**32) if seed is None else seed
 
 
 def _rounds(labels: Sequence[str], count: int, seed: int) -> list[tuple[str, str]]:
