@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from perfharness.analysis.diagnosis import StageAgreement
 from perfharness.analysis.stages.charts import Rest
@@ -53,7 +54,7 @@ class StageLine:
     limited_by: str | None = None
     agreement: str | None = None
     reason: str | None = None
-    has_id: bool = False
+    has_id: Annotated[bool, Field(exclude=True)] = False
 
 
 @dataclass(frozen=True)

@@ -44,9 +44,9 @@ class LaunchFigures:
 
     folder: Path
     run_id: str
-    created: str | None
-    problem: str | None
     figures: Mapping[Figure, Value]
+    created: str | None = None
+    problem: str | None = None
     environment: Mapping[str, str | None] = field(default_factory=dict)
     start_unix_ns: int | None = None
     errors: tuple[str, ...] = ()
@@ -160,8 +160,6 @@ def read_trace(path: Path, read_as: ReadAs) -> LaunchFigures:
     launch = LaunchFigures(
         folder=path,
         run_id=f"trace {path.resolve()}",
-        created=None,
-        problem=None,
         figures=dict(figures_of_stages(stages)),
         environment={
             "gpu": f"1 x {meta.device_names[0]}" if len(meta.device_names) == 1 else None,

@@ -49,7 +49,6 @@ def figures_of_suite(suite: BenchSuiteResult, folder: Path) -> LaunchFigures:
         folder=folder,
         run_id=f"{suite.machine.machine_id or suite.machine.hostname} {suite.created} {suite.seed}",
         created=suite.created,
-        problem=None,
         figures=figures,
         environment=_environment(suite),
         start_unix_ns=min(starts, default=None),

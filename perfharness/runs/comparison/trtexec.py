@@ -87,8 +87,6 @@ def read_trtexec(path: Path) -> LaunchFigures:
     return LaunchFigures(
         folder=path,
         run_id=f"trtexec-{hashlib.sha256(content).hexdigest()[:16]}",
-        created=None,
-        problem=None,
         figures={**figures, Figure((), "throughput"): Value(None, NO_ITEMS)},
         environment=environment,
         errors=errors,

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.stages.roles import StageTable
+from perfharness.analysis.timeline.grouping import group_rows
 from perfharness.model.result import path_text
 from perfharness.model.trace import Bool, Int64, Style, pid_of, tid_of
 
@@ -67,13 +68,10 @@ def stage_rows(analysis: Analysis, process: str) -> pa.Table:
     stages, stage_times, ranges = analysis.stages, analysis.stage_times, analysis.table.ranges
     inside = np.flatnonzero((stage_times.batch >= 0) & ~stages.is_batch)
     inside = inside[np.argsort(stages.start_ns[inside], kind="stable")]
-    key = np.stack([stages.paths.code[inside], stage_times.batch[inside]])
-    _, first, owner = np.unique(key, axis=1, return_index=True, return_inverse=True)
-    batch = stage_times.batch[inside[first]]
-    order = np.lexsort((first, batch, stages.start_ns[batch]))
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    owner, rows = place[owner.ravel()], inside[first[order]]
+    groups = group_rows(stages.paths.code[inside], stage_times.batch[inside])
+    batch = stage_times.batch[inside[groups.first]]
+    order = np.lexsort((groups.first, batch, stages.start_ns[batch]))
+    rows, owner = inside[groups.first[order]], np.argsort(order)[groups.code]
     common = _common(analysis, process, rows, stage_times.batch[rows])
     del common["range_id"]  # there may be several
     return pa.table(
