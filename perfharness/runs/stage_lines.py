@@ -14,7 +14,6 @@ from perfharness.analysis.stages.charts import Rest
 from perfharness.analysis.stages.entries import sums_of_ranges
 from perfharness.analysis.stages.roles import MANY_RARE
 from perfharness.analysis.statistics import summarise
-from perfharness.model.bench import Estimate
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.result import TIMES, Float64, Path, ProcessResult, Statistics, Tree
@@ -22,6 +21,16 @@ from perfharness.runs.figures import stage_entries
 
 REST = "(outside of stages)"
 """Last key of the path for time outside of stages."""
+
+
+@dataclass(frozen=True)
+class MeanInterval:
+    """A mean with its 95 % interval, or the reason why it is unknown."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    reason: str | None
 
 
 @dataclass(frozen=True)
@@ -48,7 +57,7 @@ class StageLine:
     gpu_per_item: float | None
     gpu_busy_per_item: float | None
     is_rest: bool = False
-    cpu_mean: Estimate | None = None
+    cpu_mean: MeanInterval | None = None
     cpu_share: float | None = None
     gpu_busy_share: float | None = None
     limited_by: str | None = None
@@ -178,12 +187,13 @@ def _statistics(found: Tree | None) -> Statistics | None:
     return None if found is None else Statistics(**found)
 
 
-def _mean(values: Float64) -> Estimate | None:
+def _mean(values: Float64) -> MeanInterval | None:
     if not len(values) or np.isnan(values).any():
         return None
     from perfharness.analysis.suites.latency import mean_estimate  # needed for reports only
 
-    return mean_estimate(values)
+    found = mean_estimate(values)
+    return MeanInterval(found.value, found.low, found.high, found.reason)
 
 
 def _share(part: Float64, whole: Float64) -> float | None:
