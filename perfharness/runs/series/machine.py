@@ -91,16 +91,11 @@ def changes_between(launches: Sequence[Path]) -> list[MachineChange]:
     """Changes of the machine between run folders. Raises `ResultError`."""
     folders = [folder.absolute() for folder in launches]
     above = os.path.commonpath([folder.parent for folder in folders])
-    return machine_changes(
-        [
-            conditions_of(
-                os.path.relpath(folder, above),
-                read_manifest(folder),
-                read_results(folder / BENCHMARK_MEAN_NAME) or {},
-            )
-            for folder in folders
-        ]
-    )
+    found = []
+    for folder in folders:
+        mean = read_results(folder / BENCHMARK_MEAN_NAME) or {}
+        found.append(conditions_of(os.path.relpath(folder, above), read_manifest(folder), mean))
+    return machine_changes(found)
 
 
 def machine_changes(launches: Sequence[LaunchConditions]) -> list[MachineChange]:
@@ -111,16 +106,10 @@ def machine_changes(launches: Sequence[LaunchConditions]) -> list[MachineChange]
 
 def unsteady_findings(changes: Sequence[MachineChange], effect: float) -> list[Finding]:
     """Report changes of the machine that are larger than a relative effect."""
-    beyond = [
-        one
-        for one in changes
-        if (one.relative is None or one.relative > max(LEAST, effect)) and (one.p_value is None or one.p_value < ALPHA)
-    ]
-    if not beyond:
-        return []
-    reasons = "; ".join(one.reason for one in beyond)
+    large = [one for one in changes if one.relative is None or one.relative > max(LEAST, effect)]
+    reasons = "; ".join(one.reason for one in large if one.p_value is None or one.p_value < ALPHA)
     message = f"The machine was unsteady: {reasons}."
-    return [Finding("machine-noisy", Severity.WARNING, message, "Stop other programs and repeat.")]
+    return [Finding("machine-noisy", Severity.WARNING, message, "Stop other programs and repeat.")] if reasons else []
 
 
 def _changes(launches: Sequence[LaunchConditions]) -> Iterator[MachineChange]:
