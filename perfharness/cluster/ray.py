@@ -70,7 +70,7 @@ class RayLaunch:
 
     def plans(self) -> list[str]:
         """Return the plan of each node, as text. Raises `UsageError` or `LaunchError` of a node."""
-        answers = self._ask("plan", self._order([]))
+        answers = self._ask("plan", [])
         for node, (code, _, errors) in zip(self.nodes, answers, strict=True):
             if code:
                 text = "\n".join(line.removeprefix(ERROR) for line in errors.splitlines())
@@ -86,7 +86,7 @@ class RayLaunch:
 
         if self.interrupts:
             raise LaunchInterruptedError("interrupted before anything was started")
-        self._ask("start", self._order(command))
+        self._ask("start", command)
         self._watch()
         first = self.nodes[0]
         if first.is_lost:
@@ -110,20 +110,16 @@ class RayLaunch:
                 hint = "Set RAY_worker_niceness=0 for `ray start` on the node."
                 yield Finding("low-priority", Severity.WARNING, message, hint)
 
-    def _order(self, command: Sequence[str]) -> dict[str, Any]:
-        """Options and command for `ray_node`."""
-        options = self.options.model_copy(update={"nodes": True})
-        return {
+    def _ask(self, method: str, command: Sequence[str]) -> list[Any]:
+        """Call a method on all nodes with the options and a command line; return the answers."""
+        import ray
+
+        first, options = self.nodes[0], self.options.model_copy(update={"nodes": True})
+        order = {
             "options": options.model_dump(mode="json", exclude_unset=True),
             "command": list(command),
             "verbose": self.observer.shows_output,
         }
-
-    def _ask(self, method: str, order: Mapping[str, Any]) -> list[Any]:
-        """Call a method on all nodes; return the answers."""
-        import ray
-
-        first = self.nodes[0]
         shared = {
             environment.NODES: str(len(self.nodes)),
             environment.COORDINATOR: f"{first.host}:{first.port}",

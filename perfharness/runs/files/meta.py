@@ -117,7 +117,7 @@ def _head(warmup_batches: int, findings: list[Finding]) -> Tree:
 
 def _common(manifest: RunManifest, warmup_batches: int, findings: list[Finding]) -> Tree:
     copied = ("run_id", "created", "script", "script_arguments")
-    return {**{name: getattr(manifest, name) for name in copied}, **_head(warmup_batches, findings)}
+    return {**_head(warmup_batches, findings), **{name: getattr(manifest, name) for name in copied}}
 
 
 def _of_trace(trace: TraceMeta, result: ProcessResult) -> Tree:

@@ -88,7 +88,7 @@ def test_what_has_no_interval_has_a_reason(
     tmp_path: Path, times: tuple[float | None, ...], mean: float | None, median: float
 ) -> None:
     found = repeat(tmp_path, times)["summary"]["launch"][BATCH]["cpu_time"]
-    assert [found[name] for name in ("mean", "low", "high", "median")] == [mean, None, None, median]
+    assert [found[name] for name in ("mean", "std", "low", "high", "median")] == [mean, None, None, None, median]
     assert found["reason"]
 
 
