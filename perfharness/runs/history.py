@@ -37,9 +37,6 @@ VERSION = 1
 PATIENCE_S = 10
 """Longest wait for another writer."""
 
-LISTED = 5
-"""Most names in a message."""
-
 ADVISORY_LOCK = 7_236_511_902_448_016
 """Number of our lock in PostgreSQL for creating the tables."""
 
@@ -254,7 +251,7 @@ class History:
             if not found:
                 stages = set(connection.execute(sa.select(figure.c.stage).where(figure.c.metric == metric)).scalars())
                 metrics = set(connection.execute(sa.select(figure.c.metric)).scalars())
-                few = listed(sorted(stages), LISTED)
+                few = listed(sorted(stages), most=5)
                 there = f"stages with it: {few}" if stages else f"metrics: {', '.join(sorted(metrics))}"
                 raise HistoryError(f"the history {self.place} has no {metric} of {stage or 'a run'}; {there}")
         paths = {row["stage"] for row in found}
@@ -272,7 +269,7 @@ class History:
         if not rows:
             raise HistoryError(f"the history {self.place} has no run {name}; perfharness history lists them")
         if len(rows) > 1:
-            few = listed(sorted(row["id"] for row in rows), LISTED)
+            few = listed(sorted(row["id"] for row in rows), most=5)
             raise HistoryError(f"{name} matches {len(rows)} runs: {few}")
         return rows[0]
 

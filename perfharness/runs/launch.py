@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from perfharness.runs.run import Run
 
 ANALYSIS = "perfharness.runs.files.run_folder"
-NICENESS = 10
-"""Niceness of the thread that imports the analysis while processes run."""
-
 Observe = Callable[[LaunchPlan], AbstractContextManager[Observer]]
 """Open an observer for a launch of a series."""
 
@@ -248,7 +245,7 @@ def loading_meanwhile(run: MeasuredRun) -> Iterator[None]:
     """Import the analysis while processes start, because it takes half a second."""
 
     def load() -> None:
-        os.nice(NICENESS)  # on Linux, only of this thread
+        os.nice(10)  # on Linux, only of this thread
         import_module(ANALYSIS)
 
     thread = Thread(target=load, name="perfharness-loading", daemon=True)

@@ -19,9 +19,6 @@ from perfharness.runs.comparison.result import ComparedRow, GradedAdvice
 from perfharness.runs.figures import ACCURACY, Figure
 from perfharness.runs.series.machine import machine_changes, unsteady_findings
 
-LISTED = 8
-"""Most metrics of accuracy to name."""
-
 FEW_LAUNCHES = 3
 """With fewer launches per side, intervals are too wide for most verdicts."""
 
@@ -67,7 +64,7 @@ def accuracy_remarks(matched: MatchedSides) -> Iterator[str]:
         if values and new_values and np.mean(values) != np.mean(new_values):
             changed.append(f"{figure.stage}/{figure.metric} {np.mean(values):.6g} → {np.mean(new_values):.6g}")
     if changed:
-        yield f"The accuracy changed: {listed(changed, LISTED, '; ')}."
+        yield f"The accuracy changed: {listed(changed, 8, '; ')}."
 
 
 def items_remarks(matched: MatchedSides) -> Iterator[str]:

@@ -31,7 +31,6 @@ MOST_LAUNCHES = 10_000
 """Per series, because all are planned before the first begins."""
 
 INTERRUPTED = "the series was interrupted"
-NO_NUMBERS = "nothing was measured"
 
 OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory|OUT_OF_MEMORY|MemoryError|bad_alloc", re.IGNORECASE)
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
@@ -154,7 +153,7 @@ class SeriesRun:
             return _failed(row, _why(len(bad), len(manifest.processes), summary.findings))
         measured, facts = measured_row(row, self.kind, manifest, summary)
         if not has_figures(measured, self.kind):
-            return _failed(row, measured.reason or NO_NUMBERS)
+            return _failed(row, measured.reason or "nothing was measured")
         self.facts[row.folder] = facts
         return measured
 

@@ -22,9 +22,6 @@ CLOCKS = ("sm_clock_mhz", "memory_clock_mhz")
 LEAST = 0.02
 """Smaller changes are not reported, because they occur on an idle machine."""
 
-NAMED = 3
-"""Most GPU programs to name."""
-
 
 @dataclass(frozen=True)
 class LaunchConditions:
@@ -156,7 +153,7 @@ def _users_change(launches: Sequence[LaunchConditions]) -> Iterator[MachineChang
     if len({tuple(sorted(users)) for users in known.values()}) < 2:
         return
     low, worst = min(map(len, known.values())), max(known, key=lambda name: len(known[name]))
-    names = listed(list(dict.fromkeys(known[worst])), NAMED)
+    names = listed(list(dict.fromkeys(known[worst])), most=3)
     yield MachineChange(
         measure="gpu_users",
         by_launch={one.name: None if one.gpu_users is None else float(len(one.gpu_users)) for one in launches},

@@ -50,8 +50,6 @@ CONTAINER = "container_to_first_batch_ms"
 FIRST_LAUNCH_ERROR = 0.01
 """Probability that an ordinary first launch is reported as different."""
 
-LISTED = 3
-
 
 class LaunchFacts(NamedTuple):
     """Facts about a launch besides its row; `loops` are paths of its batches."""
@@ -246,6 +244,6 @@ def _began_warm(series: Series) -> Iterator[Finding]:
         yield Finding(
             "launches-began-warm",
             Severity.WARNING,
-            f"Launches on a warmer GPU than the first one: {listed(launches, LISTED)}.",
+            f"Launches on a warmer GPU than the first one: {listed(launches, most=3)}.",
             "Use a longer cool-down-limit (perfharness.toml) or a higher --cool-down.",
         )
