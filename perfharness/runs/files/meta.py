@@ -27,10 +27,10 @@ def process_meta(
     warmup_batches: int,
     findings: list[Finding],
 ) -> Tree:
-    """`meta` of benchmark.json."""
+    """`meta` of benchmark.json, with those findings of the run that are about the process."""
     trace, journal = analysed.trace_meta, analysed.journal
     return {
-        **_common(manifest, warmup_batches, findings),
+        **_common(manifest, warmup_batches, [one for one in findings if one.process == process.folder]),
         "process": {
             **process.model_dump(include=OF_PROCESS),
             **process.measured_self.model_dump(include=OF_TREE),
