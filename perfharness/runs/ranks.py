@@ -79,10 +79,6 @@ class RankComparison:
 
     def _compare(self, processes: list[ProcessRecord]) -> RankGroup:
         sizes = {process.measured_self.world_size for process in processes}
-        world_size = sizes.pop() if len(sizes) == 1 else None
-        return compare_ranks(self._inputs(processes), world_size=world_size, asked=self.parallel)
-
-    def _inputs(self, processes: list[ProcessRecord]) -> list[RankInput]:
         shares_trace = len({process.trace_path(Path()) for process in processes}) == 1
         inputs = []
         for process in processes:
@@ -91,7 +87,7 @@ class RankComparison:
             if shares_trace:
                 clock = RankClock(0, GPU_CLOCK_ERROR_NS if work.kind == "gpu" else 0)
             inputs.append(RankInput(process.folder, rank, work, clock))
-        return inputs
+        return compare_ranks(inputs, world_size=sizes.pop() if len(sizes) == 1 else None, asked=self.parallel)
 
 
 def sharing_of(ranks: RunRanks) -> Sharing:

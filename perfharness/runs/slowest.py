@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from perfharness.errors import ResultError
 from perfharness.files import read_model
 from perfharness.model.load import REQUESTS_NAME, LoadResult
 from perfharness.model.manifest import LOAD_NAME, ProcessRecord, RunManifest
-from perfharness.model.trace import Bool, Int64
+from perfharness.model.trace import Int64
 from perfharness.runs.explain import explaining_folder
 from perfharness.runs.telemetry import RunTelemetry
 
@@ -40,7 +40,10 @@ class SlowestOfRun:
         self.has_seen = True
         requests, unknown = _requests(self._run_dir, self._manifest, folder)
         self._notes.update(dict.fromkeys([*self._not_recorded(analysis), *unknown]))
-        throttled = _throttled(self._telemetry, record, analysis)
+        throttled, utc = None, analysis.trace.meta.session_start_unix_ns
+        throttling = self._telemetry.throttling(record) if self._telemetry and record else None
+        if throttling is not None and utc is not None:
+            throttled = throttling.touched(utc + analysis.stages.start_ns, utc + analysis.stages.end_ns)
         self._found += slowest_of_process(analysis, name, self._most, requests, throttled, timelines=self._timelines)
 
     def result(self) -> tuple[Slowest, list[list[BatchTimeline]]]:
@@ -58,17 +61,6 @@ class SlowestOfRun:
             yield f"GPU work, which was not traced: {meta.gpu_coverage_reason}"
         if meta.gpu_coverage == "traced" and not meta.has_all_calls:
             yield "CUDA calls that only wait; they are unknown time while GPU work runs"
-
-
-def _throttled(
-    telemetry: RunTelemetry | None, record: ProcessRecord | None, analysis: Analysis
-) -> Mapping[str, Bool] | None:
-    utc = analysis.trace.meta.session_start_unix_ns
-    if telemetry is None or record is None or utc is None:
-        return None
-    throttling = telemetry.throttling(record)
-    stages = analysis.stages
-    return None if throttling is None else throttling.touched(utc + stages.start_ns, utc + stages.end_ns)
 
 
 def _requests(run_dir: Path, manifest: RunManifest | None, folder: Path) -> tuple[Requests | None, list[str]]:
