@@ -50,7 +50,7 @@ SAME_CLOCK = ClockOffset(0, 0)
 
 @dataclass
 class Member:
-    """A node that has joined. `lost` is the reason why node 0 was lost, `before` its offset before the run."""
+    """A node that has joined. `lost` tells why node 0 was lost; `before` is the offset before the run."""
 
     node: Node
     launch: str

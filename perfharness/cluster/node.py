@@ -45,7 +45,7 @@ RESTARTS = re.compile(r"--max[-_]restarts[= ]0*[1-9]")
 
 @dataclass(frozen=True)
 class Node:
-    """A node of a launch, whose identity is empty if unknown.
+    """A node of a launch; `launch` identifies it, and is empty if unknown.
 
     Args:
         address: host and port of node 0, or None if node 0 writes them to a file in the output folder.
