@@ -198,7 +198,7 @@ class Meeting:
 
 @contextmanager
 def meeting(node: Node, folder: Path, timeout_s: float, say: Say) -> Iterator[tuple[Meeting, Node]]:
-    """Serve the nodes of a launch; yield the meeting, and node 0 with its address. Raises `UsageError`, `LaunchError`."""
+    """Serve a launch; yield the meeting, and node 0 with its address. Raises `UsageError`, `LaunchError`."""
     with ExitStack() as stack:
         listening = stack.enter_context(_listen(*(node.address or (own_address(), 0))))
         host, port = listening.getsockname()[:2]
