@@ -324,6 +324,12 @@ class RunManifest(_Model):
         return sorted(set(range(count)) - {one.rank for one in self.nodes})
 
     @property
+    def all_processes_well(self) -> bool:
+        """Whether all processes ended with 0 and left traces, if traced."""
+        is_traced = self.tracer.kind != "none"
+        return all(one.ended == "ok" and (one.left_traces or not is_traced) for one in self.processes)
+
+    @property
     def measured_processes(self) -> list[ProcessRecord]:
         """A record per measured process, in the order of the results."""
         return [one for process in self.processes for one in process.measured_processes()]

@@ -72,8 +72,8 @@ class GpuSharing:
 
     def _of(self, process: ProcessRecord, uuid: str) -> GpuWork | str:
         key, source = (process.folder, uuid), self._traces[process.folder]
-        if key not in self._work and source.path is None:
-            self._work[key] = f"{process.folder} left no trace"
+        if source.path is None:
+            return f"{process.folder} left no trace"
         if key not in self._work:
             try:
                 self._work[key] = _work_on(process, uuid, source.open(with_details=False))

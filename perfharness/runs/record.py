@@ -68,7 +68,9 @@ def record(
         targets = [_with_gpus(one, facts.gpus.gpus) for one in targets]
         with noting_interrupts() as interrupts, staging(folder, new_run_id(), say) as stage:
             planned = _manifest(targets, facts, stage.run_id, batches, command)
-            run = Run(stage.path, stage.run_id, _used_gpus(targets, facts), lambda: bool(interrupts))
+            given = {uuid for one in targets for uuid in one.record.given_gpus}
+            gpus = tuple(gpu for gpu in facts.gpus.gpus if gpu.uuid in given)
+            run = Run(stage.path, stage.run_id, gpus, lambda: bool(interrupts))
             try:
                 stage.write_manifest(planned)
                 duration_s = _open(targets, run, batches, timeout_s, telemetry, progress)
@@ -125,11 +127,6 @@ def _with_gpus(target: Target, gpus: Sequence[GpuRecord]) -> Target:
         "command": [facts["executable"], *facts["arguments"]],
     }
     return Target(target.record.model_copy(update=changes), target.processes)
-
-
-def _used_gpus(targets: Sequence[Target], facts: MachineFacts) -> tuple[GpuRecord, ...]:
-    used = {uuid for one in targets for uuid in one.record.given_gpus}
-    return tuple(gpu for gpu in facts.gpus.gpus if gpu.uuid in used)
 
 
 def _manifest(
