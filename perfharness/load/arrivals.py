@@ -45,7 +45,7 @@ def arrivals_of(profile: Profile, index: int, first_id: int = 0, process: int = 
     phase = profile.phases[index]
     random = np.random.default_rng([profile.seed, index])
     offsets_ns = np.round(arrival_times_s(phase, random) * 1e9).astype(np.int64)
-    kinds = MixDraw(profile.mix, random).draw(len(offsets_ns))
+    kinds = draw_kinds(profile.mix, len(offsets_ns), random)
     mine, next_id = slice(process, None, processes), first_id + len(offsets_ns)
     return Arrivals(offsets_ns[mine], np.arange(first_id, next_id)[mine], kinds[mine], next_id)
 
@@ -105,19 +105,12 @@ def _poisson(expected: float, random: np.random.Generator) -> Floats:
     return drawn[drawn < expected]
 
 
-class MixDraw:
-    """Draws entries of a mix by their weights."""
-
-    def __init__(self, mix: tuple[MixEntry, ...], random: np.random.Generator) -> None:
-        self._random = random
-        self._shares = np.array([entry.weight for entry in mix], np.float64)
-        self._shares /= self._shares.sum() or 1.0
-
-    def draw(self, count: int) -> Int64:
-        """Indices of entries; empty if there is no mix."""
-        if not len(self._shares):
-            return np.empty(0, np.int64)
-        return self._random.choice(len(self._shares), count, p=self._shares).astype(np.int64)
+def draw_kinds(mix: tuple[MixEntry, ...], count: int, random: np.random.Generator) -> Int64:
+    """Draw entries of a mix by their weights, as indices; empty if there is no mix."""
+    if not mix:
+        return np.empty(0, np.int64)
+    weights = np.array([entry.weight for entry in mix], np.float64)
+    return random.choice(len(mix), count, p=weights / weights.sum()).astype(np.int64)
 
 
 def read_arrivals(path: Path) -> Floats:

@@ -80,13 +80,12 @@ class LoadRun:
     def run_phase(self, index: int, phase: Phase) -> None:
         """Send the `index`-th phase of the profile, and wait for its answers."""
         profile = self.profile
-        schedule = self._schedule(index, phase)
-        self._is_warming_up = phase.warmup
-        due = schedule.due_ns if isinstance(schedule, OpenSchedule) else np.empty(0, np.int64)
         users = phase.concurrency or profile.concurrency
+        schedule = self._schedule(index, phase, users)
+        self._is_warming_up = phase.warmup
         later_s = sum(one.duration_s for one in profile.phases[index + 1 :])
         facts = {"loop": phase.loop, "concurrency": users, "later_s": later_s}
-        self.log.begin_phase(index, phase.name, schedule.start_ns, schedule.end_ns, due, **facts)
+        self.log.begin_phase(index, phase.name, schedule.start_ns, schedule.end_ns, schedule.due_ns, **facts)
         timeout_ns = None if profile.request_timeout_s is None else round(profile.request_timeout_s * 1e9)
         self.workers.serve(Served(schedule, self.log.add, self.log.stop, timeout_ns, round(profile.grace_s * 1e9)))
         wait_until(schedule.end_ns, self.log.stop)
@@ -94,16 +93,15 @@ class LoadRun:
         if isinstance(schedule, ClosedSchedule):
             self._next_id = next(schedule.ids) if self.processes == 1 else self._next_id + CLOSED_IDS
 
-    def _schedule(self, index: int, phase: Phase) -> Schedule:
+    def _schedule(self, index: int, phase: Phase, users: int) -> Schedule:
         profile = self.profile
         if phase.loop == "open":
             arrivals = arrivals_of(profile, index, self._next_id, self.process, self.processes)
             self._next_id = arrivals.next_id
-            return OpenSchedule(phase, perf_counter_ns() + LEAD_NS, arrivals, profile.mix)
+            return OpenSchedule(phase, perf_counter_ns() + LEAD_NS, profile.mix, arrivals)
         ids = itertools.count(self._next_id + self.process, self.processes)
         random = np.random.default_rng([profile.seed, index, self.process])
-        users = phase.concurrency or profile.concurrency
-        return ClosedSchedule(phase, perf_counter_ns() + LEAD_NS, users, ids, profile.mix, random)
+        return ClosedSchedule(phase, perf_counter_ns() + LEAD_NS, profile.mix, users, ids, random)
 
     def _judge(self, window: dict[str, Any]) -> None:
         """Stop if the error rate exceeds the limit in each part of the last seconds: an outage, not a short burst."""
