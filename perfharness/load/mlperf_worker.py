@@ -37,7 +37,7 @@ from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.files import write_model
 from perfharness.load.mlperf import RANDOM, MlperfSettings, Scenario, apply_rules, loadgen
 from perfharness.load.models import STEPS
-from perfharness.load.record import NEVER_NS
+from perfharness.load.record import NEVER_NS, moments
 from perfharness.load.request import LONGEST_MESSAGE, kind_of
 from perfharness.model import environment
 from perfharness.model.bench import TensorSpec
@@ -181,19 +181,16 @@ class Requests:
     def write(self, folder: Path, *, has_schedule: bool) -> None:
         """Write a row per query. The intended time is unknown if LoadGen has a schedule."""
         count = len(self.items)
-        intended = array("q", [NEVER_NS] * count) if has_schedule else self.sent_ns
-        moments = {"intended_ns": intended, "sent_ns": self.sent_ns, "begun_ns": self.begun_ns, "done_ns": self.done_ns}
-        columns = {name: np.array(values[:count], np.int64) for name, values in moments.items()}
-        errors = pa.array([self.errors.get(number) for number in range(count)], pa.string())
-        table = pa.table(
-            {
-                "id": np.arange(count),
-                "items": np.array(self.items[:count], np.int64),
-                "error": errors,
-                **{name: pa.array(values, mask=values == NEVER_NS) for name, values in columns.items()},
-            }
-        )
-        pq.write_table(table, folder / REQUESTS_NAME, compression="zstd")
+        columns = {
+            "id": np.arange(count),
+            "items": np.array(self.items[:count], np.int64),
+            "error": pa.array([self.errors.get(number) for number in range(count)], pa.string()),
+            "intended_ns": moments([NEVER_NS] * count if has_schedule else self.sent_ns[:count]),
+            "sent_ns": moments(self.sent_ns[:count]),
+            "begun_ns": moments(self.begun_ns[:count]),
+            "done_ns": moments(self.done_ns[:count]),
+        }
+        pq.write_table(pa.table(columns), folder / REQUESTS_NAME, compression="zstd")
 
 
 @dataclass
@@ -238,43 +235,39 @@ class Executor:
         self._sessions = sorted(sessions.items())
         self.largest = self._sessions[-1][0]
         self._fail_all = fail
-        self._stages = {name: perf.range(name) for name in STAGES}
+        self.stages = {name: perf.range(name) for name in STAGES}
         self.outcome = Outcome()
         self._failures_in_a_row = 0
         self.serving = threading.Lock()
         """Held while a batch is executed."""
 
-    def serve(self, work: Work, fill: Callable[[Work], None] | None = None) -> None:
+    def serve(self, work: Work, fill: Callable[[Work], None] = lambda work: None) -> None:
         """Execute a batch, in parts if it is larger than the largest session, and answer it. Never raises.
 
         Args:
             fill: waits for more samples for the batch.
         """
-        with self.serving:
-            self._serve(work, fill)
-
-    def _serve(self, work: Work, fill: Callable[[Work], None] | None) -> None:
         answered, outcome = 0, self.outcome
-        try:
-            with self._perf.batch(work.number) as batch:
-                if fill is not None:
-                    with self._stages["wait"]:
-                        fill(work)
-                self._mark(self._requests.begun_ns, work)
-                batch.total_items = len(work.ids)
-                for first in range(0, len(work.ids), self.largest):
-                    part = slice(first, first + self.largest)
-                    self._execute(work.indices[part])
-                    with self._stages["respond"]:
-                        if part.stop >= len(work.ids):
-                            self._mark(self._requests.done_ns, work)
-                        self._respond(work.ids[part])
-                    answered = min(part.stop, len(work.ids))
-            outcome.batches += 1
-            outcome.samples += len(work.ids)
-            self._failures_in_a_row = 0
-        except Exception as error:
-            self._fail(error, work, answered)
+        with self.serving:
+            try:
+                with self._perf.batch(work.number) as batch:
+                    fill(work)
+                    self._mark(self._requests.begun_ns, work)
+                    batch.total_items = len(work.ids)
+                    for first in range(0, len(work.ids), self.largest):
+                        part = slice(first, first + self.largest)
+                        self._execute(work.indices[part])
+                        with self.stages["respond"]:
+                            if part.stop >= len(work.ids):
+                                self._mark(self._requests.done_ns, work)
+                            self._respond(work.ids[part])
+                        answered = min(part.stop, len(work.ids))
+            except Exception as error:
+                self._fail(error, work, answered)
+            else:
+                outcome.batches += 1
+                outcome.samples += len(work.ids)
+                self._failures_in_a_row = 0
 
     def warm_up(self, rounds: int, seconds: float) -> float:
         """Execute the first sample on every session; on the largest one for `seconds`. Returns its mean time, s.
@@ -292,12 +285,11 @@ class Executor:
 
     def _execute(self, indices: list[int]) -> None:
         size, session = next((one for one in self._sessions if one[0] >= len(indices)), self._sessions[-1])
-        stages = self._stages
         self.outcome.padding += size - len(indices)
-        with stages["write_inputs"]:
+        with self.stages["write_inputs"]:
             session.write_inputs(self._samples.batch(indices, size))
         for step in STEPS:
-            with stages[step]:
+            with self.stages[step]:
                 getattr(session, step)()
 
     def _fail(self, error: Exception, work: Work, answered: int) -> None:
@@ -355,25 +347,28 @@ class System:
 
     def serve(self) -> None:
         """Answer the queries of Server, until the last one."""
-        fill = self._fill if self._executor.largest > 1 else None
         while (work := self._queue.get()) is not None:
-            self._executor.serve(work, fill)
+            if self._executor.largest > 1:
+                self._executor.serve(work, self._fill)
+            else:
+                self._executor.serve(work)
 
     def _fill(self, work: Work) -> None:
         """Add queued samples until the batch is full or its wait is over."""
         deadline = time.monotonic() + self._batch_timeout_s
-        while len(work.ids) < self._executor.largest:
-            try:
-                left_s = deadline - time.monotonic()
-                more = self._queue.get(timeout=left_s) if left_s > 0 else self._queue.get_nowait()
-            except Empty:
-                break
-            if more is None:  # the end, for `serve`
-                self._queue.put(None)
-                break
-            work.ids += more.ids
-            work.indices += more.indices
-            work.queries = (*work.queries, *more.queries)
+        with self._executor.stages["wait"]:
+            while len(work.ids) < self._executor.largest:
+                try:
+                    left_s = deadline - time.monotonic()
+                    more = self._queue.get(timeout=left_s) if left_s > 0 else self._queue.get_nowait()
+                except Empty:
+                    return
+                if more is None:  # the end, for `serve`
+                    self._queue.put(None)
+                    return
+                work.ids += more.ids
+                work.indices += more.indices
+                work.queries = (*work.queries, *more.queries)
 
 
 # ---- LoadGen ----

@@ -69,25 +69,26 @@ class Done(NamedTuple):
     tokens: int | None = None
 
 
-COLUMNS = ("phase", *Done._fields)
-SCHEMA = pa.schema([(name, TYPES[name]) for name in COLUMNS])
+SCHEMA = pa.schema([(name, TYPES[name]) for name in ("phase", *Done._fields)])
+
+
+def moments(times_ns: Sequence[int] | Int64) -> pa.Array:
+    """Times as a column, with nulls for `NEVER_NS`."""
+    times_ns = np.asarray(times_ns, np.int64)
+    return pa.array(times_ns, mask=times_ns == NEVER_NS)
 
 
 def rows_of(phase: str, records: Sequence[Done]) -> pa.RecordBatch:
     """The records as rows."""
-    columns = dict(zip(Done._fields, zip(*records, strict=True), strict=True)) if records else {}
-    arrays = [pa.array([phase] * len(records), pa.string())]
-    for name in Done._fields:
-        values = columns.get(name, ())
-        if name in MOMENTS:
-            moments = np.array(values, np.int64)
-            arrays.append(pa.array(moments, mask=moments == NEVER_NS))
-        else:
-            arrays.append(pa.array(values, TYPES[name]))
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+    values = zip(*records, strict=True) if records else [()] * len(Done._fields)
+    columns = [
+        moments(column) if name in MOMENTS else pa.array(column, TYPES[name])
+        for name, column in zip(Done._fields, values, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays([pa.array([phase] * len(records), pa.string()), *columns], schema=SCHEMA)
 
 
-def own_memory_bytes() -> int | None:
+def own_memory_bytes() -> int:
     """Resident memory of this process."""
     return int(psutil.Process().memory_info().rss)
 

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from perfharness.analysis.timeline.clock import monotonic_offset
 from perfharness.load.middleware import REQUEST_RANGE
+from perfharness.load.record import moments
 from perfharness.model.findings import Finding, Severity
 from perfharness.runs.run import open_run
 
@@ -43,7 +44,7 @@ def with_begun(requests: pa.Table, begun_ns: dict[int, int], error_ns: int) -> t
         )
         return requests, [found]
     place = requests.schema.get_field_index("begun_ns")
-    requests = requests.set_column(place, "begun_ns", pa.array(begun, mask=begun == 0))
+    requests = requests.set_column(place, "begun_ns", moments(begun))
     is_well = pc.is_null(requests["error"]).to_numpy()
     untraced = int((is_well & (begun == 0)).sum())
     if not untraced:
