@@ -52,9 +52,6 @@ JSON = "application/json"
 SHOWN = 200
 """Maximum bytes of an answer quoted in a message."""
 
-_OWN_LIMITS = {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS}
-_RESETS = {errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED, errno.ESHUTDOWN}
-
 
 class ResponseError(Exception):
     """The answer violates its protocol."""
@@ -64,31 +61,33 @@ class ResponseError(Exception):
         self.kind = kind
 
 
+FAILURES: tuple[tuple[str, tuple[type[BaseException], ...], tuple[int, ...]], ...] = (
+    (TIMEOUT, (TimeoutError, asyncio.TimeoutError), ()),
+    (DNS, (aiohttp.ClientConnectorDNSError,), ()),
+    (TLS, (aiohttp.ClientSSLError, ssl.SSLError), ()),
+    (NO_SOCKETS, (), (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS)),
+    (REFUSED, (ConnectionRefusedError,), (errno.ECONNREFUSED,)),
+    (
+        RESET,
+        (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError),
+        (errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED, errno.ESHUTDOWN),
+    ),
+    (CUT_OFF, (aiohttp.ClientPayloadError,), ()),
+    (INVALID, (aiohttp.ClientResponseError, aiohttp.http.HttpProcessingError), ()),
+    (UNREACHABLE, (aiohttp.ClientConnectionError, OSError), ()),
+)
+"""Kinds of errors with their exceptions and `errno`; the first that fits counts."""
+
+
 def kind_of_failure(error: BaseException) -> str | None:
     """The error kind of an exception of the connection; None for other exceptions."""
-    if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
-        return TIMEOUT
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return DNS
-    if isinstance(error, (aiohttp.ClientSSLError, ssl.SSLError)):
-        return TLS
     if isinstance(error, ResponseError):
         return error.kind
-    number = error.errno if isinstance(error, OSError) else None
-    if number in _OWN_LIMITS:
-        return NO_SOCKETS
-    if number == errno.ECONNREFUSED or isinstance(error, ConnectionRefusedError):
-        return REFUSED
-    if number in _RESETS or isinstance(error, (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError)):
-        return RESET
-    if isinstance(error, aiohttp.ClientPayloadError):
-        undecodable = isinstance(error.__cause__, aiohttp.http_exceptions.ContentEncodingError)
-        return INVALID if undecodable else CUT_OFF
-    if isinstance(error, (aiohttp.ClientResponseError, aiohttp.http.HttpProcessingError)):
+    if isinstance(error.__cause__, aiohttp.http_exceptions.ContentEncodingError):
         return INVALID
-    if isinstance(error, (aiohttp.ClientConnectionError, OSError)):
-        return UNREACHABLE
-    return None
+    number = getattr(error, "errno", None)
+    fitting = (kind for kind, types, numbers in FAILURES if isinstance(error, types) or number in numbers)
+    return next(fitting, None)
 
 
 class Message(NamedTuple):

@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 
 from perfharness.errors import PerfHarnessError, UsageError
-from perfharness.load.callables import Inputs, callable_targets
+from perfharness.load.callables import CallableTarget, Inputs, load_callable
 from perfharness.load.generator import LoadRun, send_load
 from perfharness.load.http_settings import HttpSettings
-from perfharness.load.models import ModelSpec, backend_targets
+from perfharness.load.models import BackendTarget, ModelSpec
 from perfharness.load.profile import Profile
 from perfharness.load.record import memory_bytes_below, own_memory_bytes
 from perfharness.load.request import MakeTarget
@@ -108,8 +108,9 @@ def make_targets(spec: WorkerSpec, recorder: PerfRecorder, *, is_started: bool =
 
         return http_targets(spec.http, spec.profile.mix, is_started=is_started)
     if spec.model is not None:
-        return backend_targets(spec.target, spec.model, spec.profile, recorder)
-    return callable_targets(spec.target, recorder, Inputs(spec.profile.mix), spec.profile.uncounted)
+        return partial(BackendTarget, spec.target, spec.model, spec.profile, recorder)
+    function, profile = load_callable(spec.target), spec.profile
+    return partial(CallableTarget, function, recorder, Inputs(profile.mix), profile.uncounted)
 
 
 def _wait_for_others() -> None:
