@@ -214,12 +214,15 @@ class Work:
     queries: Sequence[int] = ()
 
 
-class Executor:
-    """Executes batches in one thread, with a session for each size.
+class System:
+    """The system under test: executes batches in one thread, with a session for each size.
+
+    The thread is LoadGen's own; for Server, the one that calls `serve`.
 
     Args:
         sessions: by batch size, allocated in this thread.
         fail: called with the reason if every batch fails.
+        batch_timeout_s: Server: maximum wait of an incomplete batch for more samples; 0: no wait.
     """
 
     def __init__(
@@ -228,117 +231,39 @@ class Executor:
         sessions: Mapping[int, Session],
         samples: Samples,
         respond: Respond,
-        requests: Requests,
         fail: Callable[[str], None],
+        scenario: Scenario,
+        batch_timeout_s: float = 0.0,
     ) -> None:
-        self._perf, self._samples, self._respond, self._requests = perf, samples, respond, requests
+        self._perf, self._samples, self._respond, self._fail_all = perf, samples, respond, fail
         self._sessions = sorted(sessions.items())
-        self.largest = self._sessions[-1][0]
-        self._fail_all = fail
-        self.stages = {name: perf.range(name) for name in STAGES}
-        self.outcome = Outcome()
+        self._largest = self._sessions[-1][0]
+        self._batch_timeout_s = batch_timeout_s
+        self._stages = {name: perf.range(name) for name in STAGES}
+        self._queue: SimpleQueue[Work | None] = SimpleQueue()
         self._failures_in_a_row = 0
-        self.serving = threading.Lock()
+        self.requests, self.outcome = Requests(), Outcome()
+        self.executing = threading.Lock()
         """Held while a batch is executed."""
 
-    def serve(self, work: Work, fill: Callable[[Work], None] = lambda work: None) -> None:
-        """Execute a batch, in parts if it is larger than the largest session, and answer it. Never raises.
-
-        Args:
-            fill: waits for more samples for the batch.
-        """
-        answered, outcome = 0, self.outcome
-        with self.serving:
-            try:
-                with self._perf.batch(work.number) as batch:
-                    fill(work)
-                    self._mark(self._requests.begun_ns, work)
-                    batch.total_items = len(work.ids)
-                    for first in range(0, len(work.ids), self.largest):
-                        part = slice(first, first + self.largest)
-                        self._execute(work.indices[part])
-                        with self.stages["respond"]:
-                            if part.stop >= len(work.ids):
-                                self._mark(self._requests.done_ns, work)
-                            self._respond(work.ids[part])
-                        answered = min(part.stop, len(work.ids))
-            except Exception as error:
-                self._fail(error, work, answered)
-            else:
-                outcome.batches += 1
-                outcome.samples += len(work.ids)
-                self._failures_in_a_row = 0
-
-    def warm_up(self, rounds: int, seconds: float) -> float:
-        """Execute the first sample on every session; on the largest one for `seconds`. Returns its mean time, s.
-
-        The mean over some time is more stable than the minimum of a few rounds.
-        """
-        for size, _ in self._sessions:
-            for _ in range(rounds):
-                self._execute([0] * size)
-        count, begin = 0, clock()
-        while not count or clock() - begin < seconds * 1e9:
-            self._execute([0] * self.largest)
-            count += 1
-        return (clock() - begin) / 1e9 / count
-
-    def _execute(self, indices: list[int]) -> None:
-        size, session = next((one for one in self._sessions if one[0] >= len(indices)), self._sessions[-1])
-        self.outcome.padding += size - len(indices)
-        with self.stages["write_inputs"]:
-            session.write_inputs(self._samples.batch(indices, size))
-        for step in STEPS:
-            with self.stages[step]:
-                getattr(session, step)()
-
-    def _fail(self, error: Exception, work: Work, answered: int) -> None:
-        kind, outcome, left = kind_of(error), self.outcome, work.ids[answered:]
-        outcome.errors[kind] += len(left)
-        outcome.first_errors.setdefault(kind, mask_text(f"{type(error).__name__}: {error}"[:LONGEST_MESSAGE]))
-        self._failures_in_a_row += 1
-        self._requests.errors.update(dict.fromkeys(work.queries, kind))
-        self._mark(self._requests.done_ns, work)
-        self._respond(left)
-        if self._failures_in_a_row >= FAILURES_IN_A_ROW:
-            self._fail_all(f"{FAILURES_IN_A_ROW} batches in a row failed; the last: {type(error).__name__}: {error}")
-
-    def _mark(self, moments: array[int], work: Work) -> None:
-        now = clock()
-        for query in work.queries:
-            moments[query] = now
-
-
-class System:
-    """The system under test: answers each query in LoadGen's own thread; for Server, in the thread that calls `serve`.
-
-    Args:
-        batch_timeout_s: Server: maximum wait of an incomplete batch for more samples; 0: no wait.
-    """
-
-    def __init__(
-        self, executor: Executor, requests: Requests, scenario: Scenario, batch_timeout_s: float = 0.0
-    ) -> None:
-        self._executor, self._requests, self._batch_timeout_s = executor, requests, batch_timeout_s
-        self._queue: SimpleQueue[Work | None] = SimpleQueue()
         self.issue = {"Server": self._enqueue, "Offline": self._execute_all}.get(scenario, self._answer)
         """Called by LoadGen with a query."""
 
     def _answer(self, samples: Sequence[Any]) -> None:
-        number = self._requests.add(clock(), len(samples))
-        self._executor.serve(Work(number, [one.id for one in samples], [one.index for one in samples], (number,)))
+        number = self.requests.add(clock(), len(samples))
+        self.execute(Work(number, [one.id for one in samples], [one.index for one in samples], (number,)))
 
     def _execute_all(self, samples: Sequence[Any]) -> None:
         """One query with all samples: a batch per execution."""
         ids, indices = [one.id for one in samples], [one.index for one in samples]
-        step = self._executor.largest
-        for number, first in enumerate(range(0, len(ids), step)):
-            self._executor.serve(Work(number, ids[first : first + step], indices[first : first + step]))
+        for number, first in enumerate(range(0, len(ids), self._largest)):
+            part = slice(first, first + self._largest)
+            self.execute(Work(number, ids[part], indices[part]))
 
     def _enqueue(self, samples: Sequence[Any]) -> None:
         now = clock()
         for sample in samples:
-            number = self._requests.add(now, 1)
+            number = self.requests.add(now, 1)
             self._queue.put(Work(number, [sample.id], [sample.index], (number,)))
 
     def flush(self) -> None:
@@ -348,27 +273,92 @@ class System:
     def serve(self) -> None:
         """Answer the queries of Server, until the last one."""
         while (work := self._queue.get()) is not None:
-            if self._executor.largest > 1:
-                self._executor.serve(work, self._fill)
+            self.execute(work, is_filled=self._largest == 1)
+
+    def execute(self, work: Work, *, is_filled: bool = True) -> None:
+        """Execute a batch, in parts if it is larger than the largest session, and answer it. Never raises.
+
+        Args:
+            is_filled: otherwise wait for more samples first.
+        """
+        answered = 0
+        with self.executing:
+            try:
+                with self._perf.batch(work.number) as batch:
+                    if not is_filled:
+                        with self._stages["wait"]:
+                            self._fill(work)
+                    self._mark(self.requests.begun_ns, work)
+                    batch.total_items = len(work.ids)
+                    for first in range(0, len(work.ids), self._largest):
+                        part = slice(first, first + self._largest)
+                        self._run(work.indices[part])
+                        with self._stages["respond"]:
+                            if part.stop >= len(work.ids):
+                                self._mark(self.requests.done_ns, work)
+                            self._respond(work.ids[part])
+                        answered = min(part.stop, len(work.ids))
+            except Exception as error:
+                self._fail(error, work, answered)
             else:
-                self._executor.serve(work)
+                self.outcome.batches += 1
+                self.outcome.samples += len(work.ids)
+                self._failures_in_a_row = 0
 
     def _fill(self, work: Work) -> None:
         """Add queued samples until the batch is full or its wait is over."""
         deadline = time.monotonic() + self._batch_timeout_s
-        with self._executor.stages["wait"]:
-            while len(work.ids) < self._executor.largest:
-                try:
-                    left_s = deadline - time.monotonic()
-                    more = self._queue.get(timeout=left_s) if left_s > 0 else self._queue.get_nowait()
-                except Empty:
-                    return
-                if more is None:  # the end, for `serve`
-                    self._queue.put(None)
-                    return
-                work.ids += more.ids
-                work.indices += more.indices
-                work.queries = (*work.queries, *more.queries)
+        while len(work.ids) < self._largest:
+            try:
+                left_s = deadline - time.monotonic()
+                more = self._queue.get(timeout=left_s) if left_s > 0 else self._queue.get_nowait()
+            except Empty:
+                break
+            if more is None:  # the end, for `serve`
+                self._queue.put(None)
+                break
+            work.ids += more.ids
+            work.indices += more.indices
+            work.queries = (*work.queries, *more.queries)
+
+    def warm_up(self, rounds: int, seconds: float) -> float:
+        """Execute the first sample on every session; on the largest one for `seconds`. Returns its mean time, s.
+
+        The mean over some time is more stable than the minimum of a few rounds.
+        """
+        for size, _ in self._sessions:
+            for _ in range(rounds):
+                self._run([0] * size)
+        count, begin = 0, clock()
+        while not count or clock() - begin < seconds * 1e9:
+            self._run([0] * self._largest)
+            count += 1
+        return (clock() - begin) / 1e9 / count
+
+    def _run(self, indices: list[int]) -> None:
+        size, session = next(one for one in self._sessions if one[0] >= len(indices))
+        self.outcome.padding += size - len(indices)
+        with self._stages["write_inputs"]:
+            session.write_inputs(self._samples.batch(indices, size))
+        for step in STEPS:
+            with self._stages[step]:
+                getattr(session, step)()
+
+    def _fail(self, error: Exception, work: Work, answered: int) -> None:
+        kind, message, left = kind_of(error), f"{type(error).__name__}: {error}", work.ids[answered:]
+        self.outcome.errors[kind] += len(left)
+        self.outcome.first_errors.setdefault(kind, mask_text(message[:LONGEST_MESSAGE]))
+        self.requests.errors.update(dict.fromkeys(work.queries, kind))
+        self._mark(self.requests.done_ns, work)
+        self._respond(left)
+        self._failures_in_a_row += 1
+        if self._failures_in_a_row >= FAILURES_IN_A_ROW:
+            self._fail_all(f"{FAILURES_IN_A_ROW} batches in a row failed; the last: {message}")
+
+    def _mark(self, times_ns: array[int], work: Work) -> None:
+        now = clock()
+        for query in work.queries:
+            times_ns[query] = now
 
 
 # ---- LoadGen ----
@@ -535,10 +525,9 @@ class Test:
         self.record = SutRecord(device=self.device, batch_sizes=list(settings.sizes))
         self.problem: str | None = None
         self._perf = PerfRecorder("mlperf", settings.model_dump(mode="json"))
-        self._requests = Requests()
         self._stack = ExitStack()
         self._samples: Samples | None = None
-        self.executor: Executor | None = None
+        self.system: System | None = None
 
     def run(self) -> None:
         """Run the test to its end, also after an error."""
@@ -557,11 +546,13 @@ class Test:
 
     def write(self, status: Status) -> None:
         """Write the results so far."""
-        outcome = Outcome() if self.executor is None else self.executor.outcome
+        outcome, requests = (
+            (Outcome(), Requests()) if self.system is None else (self.system.outcome, self.system.requests)
+        )
         self._keep(status=status, problem=self.problem, **vars(outcome))
         write_model(self.logs / SUT_NAME, self.record)
         if self.settings.scenario != "Offline":  # it has one query
-            self._requests.write(self.folder, has_schedule=self.settings.scenario == "Server")
+            requests.write(self.folder, has_schedule=self.settings.scenario == "Server")
 
     def _run(self) -> None:
         settings, made = self.settings, backend(self.settings.model_spec.backend)
@@ -570,11 +561,12 @@ class Test:
         measured_s = min(max(MEASURED_SHARE * given.min_duration_ms / 1e3, LEAST_S), MOST_S)
         sessions = {size: self._session(size) for size in settings.sizes}
         assert self._samples is not None
-        executor = Executor(self._perf, sessions, self._samples, respond, self._requests, self.fail)
+        wait_s = settings.batch_timeout_ms / 1e3
+        system = System(self._perf, sessions, self._samples, respond, self.fail, settings.scenario, wait_s)
         with self._perf.range("warm_up"):
             is_measured = settings.is_ours and settings.expected_rate is None
-            round_s = executor.warm_up(settings.warmup_rounds, measured_s if is_measured else 0.0)
-        self.executor = executor
+            round_s = system.warm_up(settings.warmup_rounds, measured_s if is_measured else 0.0)
+        self.system = system
         self._keep(warmup_round_ms=round_s * 1e3, backend_settings=sessions[settings.sizes[-1]].settings())
         gc.collect()
         gc.freeze()
@@ -587,7 +579,6 @@ class Test:
             count, settings.performance_samples or given.performance_sample_count_override or MOST_IN_MEMORY
         )
         self._keep(data_samples=count, performance_samples=in_memory, overridden=overridden, told=told)
-        system = System(executor, self._requests, settings.scenario, settings.batch_timeout_ms / 1e3)
         test = partial(run_test, system, self._samples, in_memory, given, self.logs, self.fail)
         if settings.scenario == "Server":  # executes in the thread that loaded the model
             thread = threading.Thread(target=test, daemon=True)
@@ -624,8 +615,8 @@ def main() -> None:
         status = "ok" if test.problem is None else "failed"
     except KeyboardInterrupt:
         status, test.problem = "interrupted", "it was interrupted"
-        if test.executor is not None:  # no batch begins from now on
-            test.executor.serving.acquire(timeout=STOP_PATIENCE_S)
+        if test.system is not None:  # no batch begins from now on
+            test.system.executing.acquire(timeout=STOP_PATIENCE_S)
     test.write(status)
     if test.problem is None:
         return

@@ -31,25 +31,31 @@ def load_of(command: Sequence[str], grace_s: float) -> Condition:
 
     @contextmanager
     def condition(run: Run) -> Iterator[None]:
-        generators: list[subprocess.Popen[bytes]] = []
-        logs: list[Path] = []
+        generators: list[tuple[subprocess.Popen[bytes], Path]] = []
 
         def start(process: RunningProcess) -> None:
             """The generator waits until the server is ready."""
-            logs.append(process.folder / GENERATOR_LOG)
-            with logs[-1].open("ab") as log:
-                generators.append(_generator([*command, "--beside", str(process.folder), str(process.pid)], log))
+            path = process.folder / GENERATOR_LOG
+            with path.open("ab") as log:
+                words = [*command, "--beside", str(process.folder), str(process.pid)]
+                generators.append((_generator(words, log), path))
+
+        def end() -> None:
+            for generator, _ in generators:
+                assert generator.stdin is not None
+                with suppress(OSError):
+                    generator.stdin.close()
 
         def has_ended() -> bool:
             if run.interrupted():
-                _end(generators)
-            return any(generator.poll() is not None for generator in generators)
+                end()
+            return any(generator.poll() is not None for generator, _ in generators)
 
         run.started.append(start)
         run.done.append(has_ended)
         yield
-        _end(generators)  # after a crash of the server or an interrupted launch
-        for generator, log in zip(generators, logs, strict=True):
+        end()  # after a crash of the server or an interrupted launch
+        for generator, log in generators:
             try:
                 generator.wait(grace_s + END_S)
             except subprocess.TimeoutExpired:
@@ -57,7 +63,8 @@ def load_of(command: Sequence[str], grace_s: float) -> Condition:
                 generator.wait()
             run.records["load"] = {"exit_code": generator.returncode}
             if generator.returncode:
-                text = f"The generator of the load ended with exit code {generator.returncode}{_last_line(log)}"
+                last = log.read_text(errors="replace").strip().splitlines()[-1:]
+                text = ": ".join([f"The generator of the load ended with exit code {generator.returncode}", *last])
                 hint = f"See its output in {GENERATOR_LOG}"
                 run.findings.append(Finding("load-generator-failed", Severity.ERROR, text, hint))
 
@@ -74,15 +81,3 @@ def _generator(command: Sequence[str], log: BinaryIO) -> subprocess.Popen[bytes]
         env={name: value for name, value in os.environ.items() if name not in not_for_it},
         start_new_session=True,
     )
-
-
-def _end(generators: Sequence[subprocess.Popen[bytes]]) -> None:
-    for generator in generators:
-        assert generator.stdin is not None
-        with suppress(OSError):
-            generator.stdin.close()
-
-
-def _last_line(path: Path) -> str:
-    lines = path.read_text(errors="replace").strip().splitlines()
-    return f": {lines[-1]}" if lines else ""
