@@ -45,11 +45,7 @@ def main(name: str, *inputs: str) -> None:
 
 
 def load_callable(name: str) -> Callable[..., Any]:
-    """The object with this name.
-
-    Raises:
-        UsageError: there is no such module, file or object, or it cannot be imported or called.
-    """
+    """The object with this name. Raises `UsageError` if it does not exist, or cannot be imported or called."""
     place, _, path = name.rpartition(":")
     if not place:
         raise UsageError(f"{name} has no module; use module:function or path/file.py:function")
@@ -93,9 +89,8 @@ def _imported(place: str) -> Any:
 
 
 def arguments_of(made: Callable[..., Any], *, has_inputs: bool) -> tuple[str, ...]:
-    """Arguments of a function, or of an object of a class: nothing, the request, the input, or both.
-
-    Raises `UsageError` if it needs more.
+    """What a function, or an object of a class, is called with: `input`, `request`. Raises `UsageError` if it needs
+    more.
     """
     needed = _needed(made)
     if inspect.isclass(made):
@@ -209,11 +204,7 @@ class Lines(list[Any]):
 class Inputs:
     """The input of each request: the content of its entry's file. For lines, as many as the request has items.
 
-    Args:
-        mix: entries without a file have no input.
-
-    Raises:
-        UsageError: a file cannot be read.
+    Raises `UsageError` if a file cannot be read.
     """
 
     def __init__(self, mix: tuple[MixEntry, ...]) -> None:

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from perfharness.errors import LaunchError, PerfHarnessError
-from perfharness.load.arrivals import arrivals_of
 from perfharness.load.profile import Phase, Profile
 from perfharness.load.record import LoadLog, own_memory_bytes
 from perfharness.load.request import MakeTarget
-from perfharness.load.schedule import ClosedSchedule, OpenSchedule, Schedule
+from perfharness.load.schedule import ClosedSchedule, OpenSchedule, Schedule, arrivals_of
 from perfharness.load.timer import wait_until
 from perfharness.load.workers import AnyWorkers, Served, workers_for
 from perfharness.model.load import Status
@@ -138,15 +137,13 @@ def send_load(
     opened: Callable[[LoadRun], None] = lambda run: None,
     **settings: Any,
 ) -> None:
-    """Open the targets, send the load, write the results.
+    """Open the targets, send the load, write the results. Raises `LaunchError` if a target cannot be opened.
 
     Args:
-        recorder: recorder of the batches; finalized at the end, unless a batch is still open.
+        recorder: finalized at the end, unless a batch is still open.
         memory_bytes: memory of the process that holds the target.
         opened: called before the clock starts.
         settings: fields of `LoadRun`.
-
-    Raises `LaunchError` if a target cannot be opened.
     """
     workers = workers_for(make_target, profile.concurrency)
     try:

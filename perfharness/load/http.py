@@ -257,12 +257,7 @@ class HttpTarget(Target):
         )
 
     async def check(self, inputs: Iterable[str | None], timeout_s: float = CHECK_S) -> None:
-        """Prepare, and send one request of each input before the clock starts, without an id.
-
-        Raises:
-            UsageError: no answer comes from the URL, the server rejects the request as wrong, or the request cannot be
-                made.
-        """
+        """Prepare, and send one request of each input, without an id. Raises `UsageError` if none can be answered."""
         try:
             await asyncio.wait_for(self.prepare(), timeout_s)
             for name in inputs:
@@ -429,12 +424,7 @@ TARGETS: dict[Kind, type[HttpTarget]] = {"plain": HttpTarget, "openai": OpenAiTa
 def http_targets(settings: HttpSettings, mix: Iterable[MixEntry], *, is_started: bool = False) -> MakeTarget:
     """Makes the target of each worker, the same for all, after the server has answered one request of each input.
 
-    Args:
-        is_started: the server was started for this run, and may not be ready yet.
-
-    Raises:
-        UsageError: the settings are wrong, no answer comes from the URL, or the server rejects the request.
-        LaunchError: a started server is not ready before its timeout.
+    Raises as `HttpTarget.check`, and `LaunchError` if a server that was started for this run does not get ready.
     """
     target = TARGETS[settings.kind](settings)
     names: list[str | None] = [entry.name for entry in mix]

@@ -122,13 +122,9 @@ def is_url(target: str) -> bool:
 
 
 def http_settings(url: str, file: Path | None = None, given: Mapping[str, Any] | None = None) -> HttpSettings:
-    """The settings of an endpoint; those given override the table `[target]` of a profile.
+    """The settings of an endpoint; those given (and not None) override the table `[target]` of a profile.
 
-    Args:
-        given: fields of `HttpSettings`; None means not given.
-
-    Raises:
-        UsageError: a setting does not exist, has a wrong value, or contradicts another.
+    Raises `UsageError` if a setting does not exist, has a wrong value, or contradicts another.
     """
     table = {} if file is None else read_toml(file, "--profile").get(TARGET_TABLE, {})
     if not isinstance(table, dict):

@@ -35,9 +35,7 @@ def judge_load(
     """The result with `sustained` and its findings, for the longest measured phase.
 
     Args:
-        folder: run folder, which may have telemetry and traces.
-        processes: lines of each process, by folder.
-        requests: rows of all processes.
+        processes: lines of each process, by its folder in the run folder.
     """
     places = [place for place, phase in enumerate(result.phases) if not phase.is_warmup]
     place = max(places, key=lambda one: result.phases[one].duration_s, default=None)

@@ -265,7 +265,9 @@ def loadgen() -> ModuleType:
 
 
 def apply_rules(made: Any, settings: MlperfSettings, folder: Path) -> None:
-    """Apply the rules of a benchmark, built into LoadGen, and of user.conf, which is copied into the folder."""
+    """Apply the rules of a benchmark, built into LoadGen, and of user.conf, which is copied into the folder; LoadGen
+    needs a file, so it is empty if there is none.
+    """
     copy = folder / "user.conf"
     copy.write_bytes(b"" if settings.user_conf is None else settings.user_conf.read_bytes())
     if code := made.FromConfig(str(copy), settings.benchmark or "*", settings.scenario):

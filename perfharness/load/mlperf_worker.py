@@ -74,12 +74,7 @@ def sample_shapes(inputs: Sequence[TensorSpec], spec: CaseSpec) -> Shapes:
 
 
 class Samples:
-    """All samples, and those that LoadGen holds in memory.
-
-    Args:
-        rows: the first `count` samples, by input, without the batch dimension.
-        inputs: inputs of the model; `shapes`: those of one sample.
-    """
+    """All samples (the first `count` rows), and those that LoadGen holds in memory; `shapes` are of one sample."""
 
     def __init__(self, rows: Sequence[Mapping[str, Array]], count: int, inputs: Sequence[TensorSpec], shapes: Shapes):
         self._data, self.count = rows, count
@@ -278,8 +273,7 @@ class System:
     def execute(self, work: Work, *, is_filled: bool = True) -> None:
         """Execute a batch, in parts if it is larger than the largest session, and answer it. Never raises.
 
-        Args:
-            is_filled: otherwise wait for more samples first.
+        If it is not filled, wait for more samples first.
         """
         answered = 0
         with self.executing:
@@ -398,13 +392,9 @@ def respond(ids: Sequence[int]) -> None:
 
 def test_settings(settings: MlperfSettings, folder: Path) -> tuple[Any, dict[str, list[int | float]]]:
     """LoadGen's settings: its defaults, then its own rules of the benchmark and user.conf, then our settings; and which
-    of ours differ from the rules and user.conf, if these were applied.
+    of ours differ from the rules and user.conf, if these were applied. Raises `UsageError`.
 
-    Args:
-        folder: gets an empty user.conf if there is none: LoadGen needs one to apply its rules, and applies them only
-            once in a process.
-
-    Raises `UsageError` if LoadGen cannot read a file.
+    LoadGen applies its rules only once in a process.
     """
     lg = loadgen()
     made = lg.TestSettings()
@@ -434,10 +424,7 @@ def test_settings(settings: MlperfSettings, folder: Path) -> tuple[Any, dict[str
 
 def set_target(made: Any, settings: MlperfSettings, rate: float) -> dict[str, float]:
     """Give LoadGen the expected rate or latency from the options; otherwise, without a user.conf, one derived from the
-    measured rate, which is returned.
-
-    Args:
-        rate: measured samples per second.
+    measured rate (samples per second), which is returned.
     """
     if settings.user_conf is not None and settings.asked_target is None:
         return {}
@@ -468,10 +455,9 @@ def run_test(
     folder: Path,
     fail: Callable[[str], None],
 ) -> None:
-    """Run a test; its logs are in the folder afterwards. Returns when LoadGen has all answers.
+    """Run a test, with so many samples in memory; its logs are in the folder afterwards.
 
     Args:
-        performance_count: how many samples LoadGen may hold in memory.
         fail: gets the reason if a callback failed. It must not return: an exception in LoadGen crashes the process.
     """
 
@@ -512,11 +498,7 @@ def problem_of(error: Exception) -> str:
 
 
 class Test:
-    """A test of a model.
-
-    Args:
-        folder: folder of the process.
-    """
+    """A test of a model; `folder` is that of the process."""
 
     def __init__(self, settings: MlperfSettings, folder: Path) -> None:
         self.settings, self.folder, self.logs = settings, folder, folder / LOGS

@@ -22,12 +22,7 @@ STEPS = ("copy_in", "execute", "copy_out", "synchronize")
 
 
 class ModelSpec(Settings):
-    """How a model is run.
-
-    Args:
-        device: `auto`: `device_for` decides.
-        shapes: shapes of inputs, as in `CaseSpec.inputs`.
-    """
+    """How a model is run; `shapes` as in `CaseSpec.inputs`."""
 
     backend: str
     mode: str = ""

@@ -131,7 +131,6 @@ class LoadLog:
     """Collects the records of a process, and writes them once per second.
 
     Args:
-        memory_bytes: memory of the process that holds the target.
         on_window: called with each line of a window after it was written.
     """
 

@@ -26,7 +26,7 @@ def load_of(command: Sequence[str], grace_s: float) -> Condition:
 
     Args:
         command: command of the generator; `--beside FOLDER PID` is appended: output folder and the server's process.
-        grace_s: how long the generator waits for answers after it is told to end.
+        grace_s: how long the generator waits for answers at the end.
     """
 
     @contextmanager

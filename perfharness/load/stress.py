@@ -15,7 +15,6 @@ from pydantic import ValidationError
 
 from perfharness.backends import backend_and_mode
 from perfharness.errors import LaunchError, UsageError
-from perfharness.load.arrivals import check_arrivals
 from perfharness.load.callables import Inputs, check_callable
 from perfharness.load.http_settings import HttpSettings, check_http, http_settings, is_url
 from perfharness.load.judge import judge_load
@@ -23,6 +22,7 @@ from perfharness.load.models import ModelSpec, check_model
 from perfharness.load.profile import LAUNCH_SETTINGS, Profile, profile_of
 from perfharness.load.record import read_lines, read_rows
 from perfharness.load.result import load_result
+from perfharness.load.schedule import check_arrivals
 from perfharness.load.server import GENERATOR_LOG, load_of
 from perfharness.load.traced import begun_in, with_begun
 from perfharness.load.worker import MODULE, SAID, WorkerSpec
@@ -58,12 +58,11 @@ def model_spec(name: str | None, settings: Mapping[str, Any]) -> ModelSpec | Non
 
 @dataclass(frozen=True)
 class StressPlan:
-    """What is started."""
+    """What is started; `serves`: the launched process is the server, and its load comes from another process."""
 
     spec: WorkerSpec
     launch: LaunchPlan
-    serves: bool = False
-    """Whether the launched process is the server, and its load comes from another process."""
+    serves: bool
 
 
 @dataclass(frozen=True, repr=False)
@@ -142,15 +141,11 @@ def plan_stress(
     start: str | None = None,
     http: HttpSettings | None = None,
 ) -> StressPlan:
-    """The plan of a load test.
+    """The plan of a load test: of a model, a URL, or a callable. Raises `UsageError`.
 
     Args:
-        model: settings, if the target is a model.
+        settings: of the launch.
         start: the command of a server that is launched, traced, and loaded.
-        http: settings, if the target is a URL.
-
-    Raises:
-        UsageError: a setting is wrong, or contradicts another.
     """
     check_arrivals(profile)
     if "://" in target and http is None:

@@ -68,11 +68,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run_worker(spec: WorkerSpec, folder: Path, recorder: PerfRecorder, server: int | None = None) -> None:
-    """Open the targets, send the load, write the results.
-
-    Args:
-        server: pid of the launched server; None: the target is in this process, or a server that was not launched.
-    """
+    """Open the targets, send the load, write the results; `server` is the pid of the launched server, if any."""
     if server is not None:
         threading.Thread(target=_interrupt_at_end_of_input, daemon=True).start()
     is_elsewhere = spec.http is not None
