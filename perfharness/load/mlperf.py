@@ -342,11 +342,6 @@ PADDING_SHARE = 0.01
 PERCENTS = (50.0, 90.0, 95.0, 97.0, 99.0, 99.9)
 """The percentiles that LoadGen reports."""
 
-PERCENTILE = {
-    **dict.fromkeys(("SingleStream", "Server", "Offline"), "percentile_latency_ns"),
-    "MultiStream": "percentile_per_query_latency_ns",
-}
-
 
 @dataclass(frozen=True, repr=False)
 class MlperfRun:
@@ -500,13 +495,18 @@ def _ms(nanoseconds: float | None) -> float | None:
     return None if nanoseconds is None else nanoseconds / NS_PER_MS
 
 
+def _percentile(scenario: str, percent: float) -> str:
+    """Key of LoadGen's latency of a query."""
+    return f"{percent:.2f}_percentile_{'per_query_' if scenario == 'MultiStream' else ''}latency_ns"
+
+
 def _metric(scenario: str, values: Mapping[str, Any]) -> MlperfMetric | None:
     """The value that LoadGen's verdict is based on; None: not reported."""
     if scenario in RATES:
         name, key = RATES[scenario]
         return MlperfMetric(name=name, unit="samples per second", value=values[key]) if key in values else None
     percent = 100 * values.get("effective_target_latency_percentile", 0.0)
-    value = values.get(f"result_{percent:.2f}_{PERCENTILE[scenario]}")
+    value = values.get(f"result_{_percentile(scenario, percent)}")
     if value is None:
         return None
     which = "ss" if scenario == "SingleStream" else "ms"
@@ -524,7 +524,7 @@ def percentiles_of(scenario: str, reported: Mapping[str, Any], queries: int | No
     """LoadGen's percentiles, if there are enough queries for them."""
     found = []
     for percent in PERCENTS:
-        value, reason = reported.get(f"{percent:.2f}_{PERCENTILE[scenario]}"), None
+        value, reason = reported.get(_percentile(scenario, percent)), None
         if value is None or queries is None:
             value, reason = None, "not reported by LoadGen"
         elif (beyond := round(queries * (100 - percent) / 100, 6)) < LEAST_BEYOND:

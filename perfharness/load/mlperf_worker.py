@@ -504,7 +504,9 @@ class Test:
         self.settings, self.folder, self.logs = settings, folder, folder / LOGS
         self.device = settings.model_spec.device_of(has_gpu=bool(os.environ.get("CUDA_VISIBLE_DEVICES")))
         self.ended = threading.Event()
-        self.record = SutRecord(device=self.device, batch_sizes=list(settings.sizes))
+        self.facts: dict[str, Any] = {"device": self.device, "batch_sizes": list(settings.sizes)}
+        """Fields of the `SutRecord`."""
+
         self.problem: str | None = None
         self._perf = PerfRecorder("mlperf", settings.model_dump(mode="json"))
         self._stack = ExitStack()
@@ -528,17 +530,15 @@ class Test:
 
     def write(self, status: Status) -> None:
         """Write the results so far."""
-        outcome, requests = (
-            (Outcome(), Requests()) if self.system is None else (self.system.outcome, self.system.requests)
-        )
-        self._keep(status=status, problem=self.problem, **vars(outcome))
-        write_model(self.logs / SUT_NAME, self.record)
-        if self.settings.scenario != "Offline":  # it has one query
-            requests.write(self.folder, has_schedule=self.settings.scenario == "Server")
+        outcome = {} if self.system is None else vars(self.system.outcome)
+        facts = {**self.facts, **outcome, "status": status, "problem": self.problem}
+        write_model(self.logs / SUT_NAME, SutRecord.model_validate(facts))
+        if self.system is not None and self.settings.scenario != "Offline":  # it has one query
+            self.system.requests.write(self.folder, has_schedule=self.settings.scenario == "Server")
 
     def _run(self) -> None:
         settings, made = self.settings, backend(self.settings.model_spec.backend)
-        self._keep(loadgen=version("mlcommons-loadgen"), versions=made.versions())
+        self.facts.update(loadgen=version("mlcommons-loadgen"), versions=made.versions())
         given, overridden = test_settings(settings, self.logs)
         measured_s = min(max(MEASURED_SHARE * given.min_duration_ms / 1e3, LEAST_S), MOST_S)
         sessions = {size: self._session(size) for size in settings.sizes}
@@ -549,7 +549,7 @@ class Test:
             is_measured = settings.is_ours and settings.expected_rate is None
             round_s = system.warm_up(settings.warmup_rounds, measured_s if is_measured else 0.0)
         self.system = system
-        self._keep(warmup_round_ms=round_s * 1e3, backend_settings=sessions[settings.sizes[-1]].settings())
+        self.facts.update(warmup_round_ms=round_s * 1e3, backend_settings=sessions[settings.sizes[-1]].settings())
         gc.collect()
         gc.freeze()
         size, query = settings.sizes[-1], settings.query_samples
@@ -560,7 +560,7 @@ class Test:
         in_memory = min(
             count, settings.performance_samples or given.performance_sample_count_override or MOST_IN_MEMORY
         )
-        self._keep(data_samples=count, performance_samples=in_memory, overridden=overridden, told=told)
+        self.facts.update(data_samples=count, performance_samples=in_memory, overridden=overridden, told=told)
         test = partial(run_test, system, self._samples, in_memory, given, self.logs, self.fail)
         if settings.scenario == "Server":  # executes in the thread that loaded the model
             thread = threading.Thread(target=test, daemon=True)
@@ -579,9 +579,6 @@ class Test:
             self._samples.load([0])
         session.allocate(input_shapes(session.inputs, spec))
         return session
-
-    def _keep(self, **fields: object) -> None:
-        self.record = self.record.model_copy(update=fields)
 
 
 def main() -> None:

@@ -142,7 +142,6 @@ class LoadLog:
 
     _done: deque[Done] = field(default_factory=deque, init=False)
     _seen: set[str] = field(default_factory=set, init=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _failed: ResultError | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -186,14 +185,16 @@ class LoadLog:
         self._lines.close()
 
     def _write(self, line: dict[str, Any], rows: pa.RecordBatch | None = None) -> None:
-        """Append rows and a line at once: the process may be killed at any time. Raises `ResultError`."""
+        """Append rows and a line at once: the process may be killed at any time. Raises `ResultError`.
+
+        During a phase called by the thread of the windows only.
+        """
         data = f"{json.dumps(line)}\n".encode()
         try:
-            with self._lock:
-                if rows is not None:
-                    self._rows.write_batch(rows)
-                while data:
-                    data = data[self._lines.write(data) :]
+            if rows is not None:
+                self._rows.write_batch(rows)
+            while data:
+                data = data[self._lines.write(data) :]
         except OSError as error:
             self._lines.close()
             self._stream.close()

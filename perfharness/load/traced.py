@@ -63,12 +63,10 @@ def begun_in(folder: Path) -> tuple[dict[int, int], int]:
         offset = None if analysis is None else monotonic_offset(analysis.trace)
         if offset is not None:
             batches = process.table("batches")
-            names = pc.cast(batches["path"], pa.string()).to_pylist()
-            for name, number, start in zip(
-                names, batches["batch_index"].to_pylist(), batches["start_ns"].to_pylist(), strict=True
-            ):
-                if name.rpartition("/")[2] == REQUEST_RANGE:
-                    found[number] = start + offset[0]
+            is_request = pc.match_substring_regex(pc.cast(batches["path"], pa.string()), f"(^|/){REQUEST_RANGE}$")
+            requests = batches.filter(is_request)
+            begun = pc.add(requests["start_ns"], offset[0])
+            found |= zip(requests["batch_index"].to_pylist(), begun.to_pylist(), strict=True)
             error_ns = max(error_ns, offset[1])
         process.release()
     return found, error_ns

@@ -55,8 +55,21 @@ def main(arguments: list[str]) -> int:
     server = int(arguments[3]) if len(arguments) > 1 else None
     folder = Path(os.environ[environment.OUTPUT_DIR] if server is None else arguments[2])
     recorder = PerfRecorder(RECORDER, args={"target": spec.target})
+    if server is not None:
+        threading.Thread(target=_interrupt_at_end_of_input, daemon=True).start()
+    is_elsewhere = spec.http is not None
     try:
-        run_worker(spec, folder, recorder, server)
+        send_load(
+            spec.profile,
+            make_targets(spec, recorder, is_started=server is not None),
+            folder,
+            recorder,
+            memory_bytes=partial(memory_bytes_below, server) if is_elsewhere else own_memory_bytes,
+            opened=_opened,
+            process=int(os.environ.get(environment.PROCESS_INDEX, "0")),
+            processes=int(os.environ.get(environment.NUM_PROCESSES, "1")),
+            is_alone=is_elsewhere,
+        )
     except PerfHarnessError as error:
         print(f"{SAID}{error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
@@ -67,28 +80,14 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def run_worker(spec: WorkerSpec, folder: Path, recorder: PerfRecorder, server: int | None = None) -> None:
-    """Open the targets, send the load, write the results; `server` is the pid of the launched server, if any."""
-    if server is not None:
-        threading.Thread(target=_interrupt_at_end_of_input, daemon=True).start()
-    is_elsewhere = spec.http is not None
-    send_load(
-        spec.profile,
-        make_targets(spec, recorder, is_started=server is not None),
-        folder,
-        recorder,
-        memory_bytes=partial(memory_bytes_below, server) if is_elsewhere else own_memory_bytes,
-        opened=_end_at_signals,
-        process=int(os.environ.get(environment.PROCESS_INDEX, "0")),
-        processes=int(os.environ.get(environment.NUM_PROCESSES, "1")),
-        before_clock=_wait_for_others,
-        is_alone=is_elsewhere,
-    )
-
-
-def _end_at_signals(run: LoadRun) -> None:
+def _opened(run: LoadRun) -> None:
+    """From now on a signal ends the load early. All processes of the launch start their clocks together, so the first
+    request does not wait for others.
+    """
     signal.signal(signal.SIGINT, lambda *_: run.interrupt())
     signal.signal(signal.SIGTERM, lambda *_: run.interrupt())
+    if (others := barrier.active()) is not None:
+        others.wait(RECORDER)
 
 
 def _interrupt_at_end_of_input() -> None:
@@ -107,12 +106,6 @@ def make_targets(spec: WorkerSpec, recorder: PerfRecorder, *, is_started: bool =
         return partial(BackendTarget, spec.target, spec.model, spec.profile, recorder)
     function, profile = load_callable(spec.target), spec.profile
     return partial(CallableTarget, function, recorder, Inputs(profile.mix), profile.uncounted)
-
-
-def _wait_for_others() -> None:
-    """All processes of the launch start their clocks together, so the first request does not wait for others."""
-    if (others := barrier.active()) is not None:
-        others.wait(RECORDER)
 
 
 if __name__ == "__main__":
