@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from time import perf_counter_ns
 from typing import Any
 
 from pydantic import Field
@@ -12,8 +11,9 @@ from perfharness.backends import Device, DeviceChoice, Session, backend, device_
 from perfharness.bench.inputs import input_arrays, input_shapes
 from perfharness.bench.spec import CaseSpec
 from perfharness.errors import UsageError
+from perfharness.load.callables import CallableTarget, Inputs
 from perfharness.load.profile import Profile
-from perfharness.load.request import Answer, LoadRequest, Target
+from perfharness.load.request import LoadRequest
 from perfharness.model.base import Settings
 from perfharness.model.bench import BenchCase, Precision
 from perfharness.recorder import PerfRecorder
@@ -48,7 +48,7 @@ class ModelSpec(Settings):
         return CaseSpec(case=case, model=model, inputs=self.shapes, **more)
 
 
-class BackendTarget(Target):
+class BackendTarget(CallableTarget):
     """A session for each batch size of the mix, in the worker's thread; each call is one round, a batch of the trace.
 
     Args:
@@ -56,8 +56,8 @@ class BackendTarget(Target):
     """
 
     def __init__(self, model: str, spec: ModelSpec, profile: Profile, recorder: PerfRecorder) -> None:
-        self._model, self._spec, self._profile, self._recorder = model, spec, profile, recorder
-        self._warmup = profile.uncounted
+        super().__init__(self._round, recorder, Inputs(()), profile.uncounted)
+        self._model, self._spec, self._profile = model, spec, profile
         self._sessions: dict[str | None, Session] = {}
 
     def open(self) -> None:
@@ -73,19 +73,15 @@ class BackendTarget(Target):
             session.write_inputs(input_arrays(session.inputs, shapes, asked))
             session.run_round()
 
-    def call(self, request: LoadRequest) -> Answer:
-        """One round: copies, inference, and the wait for both."""
-        begun_ns = perf_counter_ns()
-        session, recorder = self._sessions[request.input], self._recorder
+    def _round(self, request: LoadRequest) -> None:
+        """Copies, inference, and the wait for both."""
+        session = self._sessions[request.input]
         if request.phase in self._warmup:
-            with recorder.range("warm-up request"):
-                session.run_round()
-            return Answer(begun_ns=begun_ns)
-        with recorder.batch(request.id, request.items, message="request"):
-            for step in STEPS:
-                with recorder.range(step):
-                    getattr(session, step)()
-        return Answer(begun_ns=begun_ns)
+            session.run_round()
+            return
+        for step in STEPS:
+            with self._recorder.range(step):
+                getattr(session, step)()
 
     def close(self) -> None:
         """Free everything."""

@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from perfharness.model import environment
 from perfharness.model.findings import Finding, Severity
@@ -36,9 +35,17 @@ def load_of(command: Sequence[str], grace_s: float) -> Condition:
         def start(process: RunningProcess) -> None:
             """The generator waits until the server is ready."""
             path = process.folder / GENERATOR_LOG
+            not_for_it = {environment.RUN_ID, environment.OUTPUT_DIR}
             with path.open("ab") as log:
-                words = [*command, "--beside", str(process.folder), str(process.pid)]
-                generators.append((_generator(words, log), path))
+                generator = subprocess.Popen(
+                    [*command, "--beside", str(process.folder), str(process.pid)],
+                    stdin=subprocess.PIPE,  # its end tells the generator to end, also if the launcher is killed
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env={name: value for name, value in os.environ.items() if name not in not_for_it},
+                    start_new_session=True,
+                )
+            generators.append((generator, path))
 
         def end() -> None:
             for generator, _ in generators:
@@ -69,15 +76,3 @@ def load_of(command: Sequence[str], grace_s: float) -> Condition:
                 run.findings.append(Finding("load-generator-failed", Severity.ERROR, text, hint))
 
     return condition
-
-
-def _generator(command: Sequence[str], log: BinaryIO) -> subprocess.Popen[bytes]:
-    not_for_it = {environment.RUN_ID, environment.OUTPUT_DIR}
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,  # its end tells the generator to end, also if the launcher is killed
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        env={name: value for name, value in os.environ.items() if name not in not_for_it},
-        start_new_session=True,
-    )
