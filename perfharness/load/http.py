@@ -19,7 +19,7 @@ import aiohttp
 import orjson
 from yarl import URL
 
-from perfharness.errors import LaunchError, PerfHarnessError, UsageError
+from perfharness.errors import LaunchError, UsageError
 from perfharness.files import reason_of
 from perfharness.load.http_settings import HttpSettings, Kind
 from perfharness.load.middleware import ITEMS_HEADER, REQUEST_HEADER
@@ -262,8 +262,6 @@ class HttpTarget(Target):
             await asyncio.wait_for(self.prepare(), timeout_s)
             for name in inputs:
                 self._refuse(await asyncio.wait_for(self._ask(self._message(name), {}), timeout_s), timeout_s)
-        except PerfHarnessError:
-            raise
         except Exception as error:
             kind = kind_of_failure(error)
             if kind is None:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -60,6 +61,13 @@ LAUNCH_SETTINGS = (
 )  # fmt: skip
 """Settings of `perfharness launch` that apply to a LoadGen test, which is one process on one GPU or none."""
 
+
+def _option(panel: str, flag: str, text: str, metavar: str | None = None) -> Option:
+    return Option((flag,), panel, text, metavar)
+
+
+_model, _test, _data = (partial(_option, panel) for panel in (MODEL, TEST, DATA))
+
 COUNT = Field(ge=1)
 NOT_NEGATIVE = Field(ge=0, allow_inf_nan=False)
 POSITIVE = Field(gt=0, allow_inf_nan=False)
@@ -73,102 +81,79 @@ class MlperfSettings(Settings):
     model: str
     """A model file, or `module:function`, as for `perfharness bench`."""
 
-    backend: Annotated[
-        str, Option(("--backend",), MODEL, "Runs the model, as in `perfharness bench`.", "NAME[/MODE]")
-    ] = ""
-    precision: Annotated[Precision, Option(("--precision",), MODEL, "Precision of the model.")] = "fp32"
-    device: Annotated[DeviceChoice, Option(("--device",), MODEL, "auto: the GPU where there is one.")] = "auto"
+    backend: Annotated[str, _model("--backend", "Runs the model, as in `perfharness bench`.", "NAME[/MODE]")] = ""
+    precision: Annotated[Precision, _model("--precision", "Precision of the model.")] = "fp32"
+    device: Annotated[DeviceChoice, _model("--device", "auto: the GPU where there is one.")] = "auto"
     shape: Annotated[
-        tuple[str, ...], Option(("--shape",), MODEL, "Shapes of inputs that leave dimensions open.", "NAME=DIMxDIM…,…")
+        tuple[str, ...], _model("--shape", "Shapes of inputs that leave dimensions open.", "NAME=DIMxDIM…,…")
     ] = ()
     backend_option: Annotated[
-        tuple[str, ...], Option(("--backend-option",), MODEL, "Options of the backend.", "NAME=VALUE,…")
+        tuple[str, ...], _model("--backend-option", "Options of the backend.", "NAME=VALUE,…")
     ] = ()
-    threads: Annotated[int | None, Option(("--threads",), MODEL, "CPU threads of the backend.", "N"), COUNT] = None
+    threads: Annotated[int | None, _model("--threads", "CPU threads of the backend.", "N"), COUNT] = None
     max_batch: Annotated[
         int | None,
-        Option(
-            ("--max-batch",),
-            MODEL,
-            "Maximum samples in one execution. [default: 1; MultiStream: those of a query]",
-            "N",
-        ),
+        _model("--max-batch", "Maximum samples in one execution. [default: 1; MultiStream: those of a query]", "N"),
         COUNT,
     ] = None
     batch_timeout_ms: Annotated[
         float,
-        Option(
-            ("--batch-timeout",),
-            MODEL,
-            "Server: maximum wait of an incomplete batch for more samples; 0: no wait.",
-            "MS",
-        ),
+        _model("--batch-timeout", "Server: maximum wait of an incomplete batch for more samples; 0: no wait.", "MS"),
         NOT_NEGATIVE,
     ] = 0.0
     warmup_rounds: Annotated[
-        int, Option(("--warmup-rounds",), MODEL, "Executions of each session before the test.", "N"), COUNT
+        int, _model("--warmup-rounds", "Executions of each session before the test.", "N"), COUNT
     ] = 5
 
-    scenario: Annotated[Scenario, Option(("--scenario",), TEST, "LoadGen's scenario.")] = "SingleStream"
+    scenario: Annotated[Scenario, _test("--scenario", "LoadGen's scenario.")] = "SingleStream"
     benchmark: Annotated[
-        str | None,
-        Option(("--benchmark",), TEST, "Apply LoadGen's own rules of this benchmark, for example resnet50.", "NAME"),
+        str | None, _test("--benchmark", "Apply LoadGen's own rules of this benchmark, for example resnet50.", "NAME")
     ] = None
-    user_conf: Annotated[Path | None, Option(("--user-conf",), TEST, "LoadGen's user.conf.", "FILE")] = None
+    user_conf: Annotated[Path | None, _test("--user-conf", "LoadGen's user.conf.", "FILE")] = None
     target_qps: Annotated[
         float | None,
-        Option(
-            ("--target-qps",), TEST, "Server: queries issued per second; Offline: samples expected per second.", "X"
-        ),
+        _test("--target-qps", "Server: queries issued per second; Offline: samples expected per second.", "X"),
         POSITIVE,
     ] = None
     target_latency_ms: Annotated[
         float | None,
-        Option(
-            ("--target-latency",),
-            TEST,
-            "Server: latency limit; SingleStream, MultiStream: expected latency of a query.",
-            "MS",
+        _test(
+            "--target-latency", "Server: latency limit; SingleStream, MultiStream: expected latency of a query.", "MS"
         ),
         POSITIVE,
     ] = None
     min_duration_s: Annotated[
-        float | None, Option(("--min-duration",), TEST, "Run at least this long.", "SECONDS"), NOT_NEGATIVE
+        float | None, _test("--min-duration", "Run at least this long.", "SECONDS"), NOT_NEGATIVE
     ] = None
     max_duration_s: Annotated[
         float | None,
-        Option(("--max-duration",), TEST, "Stop after this time; the result is then INVALID.", "SECONDS"),
+        _test("--max-duration", "Stop after this time; the result is then INVALID.", "SECONDS"),
         NOT_NEGATIVE,
     ] = None
-    min_queries: Annotated[int | None, Option(("--min-queries",), TEST, "Send at least N queries.", "N"), COUNT] = None
-    max_queries: Annotated[int | None, Option(("--max-queries",), TEST, "Send at most N queries.", "N"), COUNT] = None
+    min_queries: Annotated[int | None, _test("--min-queries", "Send at least N queries.", "N"), COUNT] = None
+    max_queries: Annotated[int | None, _test("--max-queries", "Send at most N queries.", "N"), COUNT] = None
     samples_per_query: Annotated[
-        int | None,
-        Option(("--samples-per-query",), TEST, "MultiStream: samples in each query. [default: 8]", "N"),
-        COUNT,
+        int | None, _test("--samples-per-query", "MultiStream: samples in each query. [default: 8]", "N"), COUNT
     ] = None
     seed: Annotated[
         int | None,
-        Option(("--seed",), TEST, "Sets LoadGen's three seeds. [default: those of LoadGen or its files]", "N"),
+        _test("--seed", "Sets LoadGen's three seeds. [default: those of LoadGen or its files]", "N"),
         NOT_NEGATIVE,
     ] = None
     dataset: Annotated[
         str,
-        Option(
-            ("--dataset",),
-            DATA,
+        _data(
+            "--dataset",
             "random, an .npz with an array of samples for each input, or a function.",
             "FILE.npz|module:function",
         ),
     ] = RANDOM
     samples: Annotated[
-        int | None, Option(("--samples",), DATA, "Use the first N samples. [default: all; random: 64]", "N"), COUNT
+        int | None, _data("--samples", "Use the first N samples. [default: all; random: 64]", "N"), COUNT
     ] = None
     performance_samples: Annotated[
         int | None,
-        Option(
-            ("--performance-samples",), DATA, "Samples that LoadGen holds in memory. [default: all, at most 1024]", "N"
-        ),
+        _data("--performance-samples", "Samples that LoadGen holds in memory. [default: all, at most 1024]", "N"),
         COUNT,
     ] = None
 
