@@ -51,14 +51,14 @@ def load_callable(name: str) -> Callable[..., Any]:
         raise UsageError(f"{name} has no module; use module:function or path/file.py:function")
     if path.partition("/")[0].isdigit():
         raise UsageError(f"{name} is not a function; write a service as a URL: http://{name}")
-    found = _imported(place)
+    found: Any = _imported(place)
     for part in path.split("."):
         if not hasattr(found, part):
             raise UsageError(f"{place} has no function {path}; check the name")
         found = getattr(found, part)
     if not callable(found):
         raise UsageError(f"{name} is not callable; give a function, or a class with callable objects")
-    return found  # type: ignore[no-any-return]
+    return cast("Callable[..., Any]", found)
 
 
 def _imported(place: str) -> Any:

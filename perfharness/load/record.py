@@ -218,12 +218,9 @@ class LoadLog:
     def _close(self, end_ns: int, *, is_last: bool = False) -> None:
         """Write the records up to the end of the window; in the last window, all records."""
         phase = self._phase
-        records: list[Done] = []
-        later: list[Done] = []
-        while self._done:
-            one = self._done.popleft()
-            (records if is_last or one.done_ns < end_ns else later).append(one)
-        self._done.extendleft(reversed(later))
+        taken = [self._done.popleft() for _ in range(len(self._done))]
+        records = [one for one in taken if is_last or one.done_ns < end_ns]
+        self._done.extendleft(one for one in reversed(taken) if not is_last and one.done_ns >= end_ns)
         arrivals = self._arrivals(records, end_ns)
         is_rest = is_last and phase.window > 0 and 2 * (end_ns - phase.begin_ns) < WINDOW_NS
         if is_rest and not (records or arrivals or phase.open):
@@ -281,10 +278,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def read_rows(folder: Path) -> pa.Table:
     """The rows written to the stream of a process, by their ids."""
-    batches = []
+    batches: list[pa.RecordBatch] = []
     with suppress(OSError, pa.ArrowInvalid), (folder / STREAM_NAME).open("rb") as file:
-        stream = pa.ipc.open_stream(file)
-        with suppress(StopIteration):
-            while True:
-                batches.append(stream.read_next_batch())
+        batches.extend(pa.ipc.open_stream(file))  # up to an incomplete one
     return pa.Table.from_batches(batches, SCHEMA).sort_by("id")

@@ -159,6 +159,9 @@ class ThreadWorkers:
             sleep(POLL_S)
         stuck = served.give_up()
         served.give_up_unsent()
+        for future in futures:
+            if future.done():
+                future.result()
         self._workers = [one for one in self._workers if one.number not in stuck]
 
     def _serve(self, index: int, target: Target, served: Served) -> None:
