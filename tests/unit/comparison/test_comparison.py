@@ -17,6 +17,7 @@ from perfharness.analysis.comparison.compare import (
     holm,
 )
 from perfharness.analysis.comparison.launches import alike_p_value, first_launch_p_value
+from perfharness.model.columns import Float64
 
 TIMES = st.lists(st.floats(0.5, 2.0), min_size=2, max_size=8).map(np.asarray)
 ANY_EFFECT = Rule(min_effect=0.0)

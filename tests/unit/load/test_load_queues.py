@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from perfharness.load.arrivals import arrival_times_s
 from perfharness.load.profile import Phase
 from perfharness.load.request import Answer, LoadRequest
+from perfharness.load.schedule import arrival_times_s
 from perfharness.model.load import REQUESTS_NAME
 from tests.support.queues import SERVICE_S, Deterministic, Exponential, waits_ns
 from tests.unit.load.test_load_run import run
