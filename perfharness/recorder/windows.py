@@ -31,7 +31,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from perfharness.boot import ranks
 from perfharness.distribution import VERSION
@@ -43,7 +43,6 @@ from perfharness.tracer import cupti
 from perfharness.tracer.session import Session
 
 if TYPE_CHECKING:
-    from perfharness.recorder.core import Core
     from perfharness.recorder.stacks import Range, Stack
     from perfharness.tracer.gpu import GpuTrace
     from perfharness.tracer.range_log import RangeLog
@@ -57,6 +56,17 @@ SEND_S = 5.0
 MAX_REQUEST_BYTES = 1 << 16
 CREDENTIALS = struct.Struct("3i")
 """Process, user and group of the caller (SO_PEERCRED)."""
+
+
+class Core(Protocol):
+    """The recorder, as windows use it."""
+
+    def begin_window(self) -> None:
+        """Call `Windows.before_batch` from now on."""
+
+    def connect(self, stack: Stack, node: Range) -> None:
+        """Give a range the calls of its stack's current output."""
+
 
 CUDA_UNUSED = "CUDA was not in use when the window began"
 
