@@ -9,14 +9,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import partial
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import ValidationError, field_validator
 
 from perfharness.backends import Device, DeviceChoice, backend, backend_and_mode
 from perfharness.backends.models import model_source, shapes_of
@@ -39,7 +38,7 @@ from perfharness.model.mlperf import (
     MlperfResult,
     SutRecord,
 )
-from perfharness.model.settings import Option
+from perfharness.model.settings import option
 from perfharness.model.units import NS_PER_MS
 from perfharness.runs.files.json_files import write_json
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
@@ -62,17 +61,6 @@ LAUNCH_SETTINGS = (
 """Settings of `perfharness launch` that apply to a LoadGen test, which is one process on one GPU or none."""
 
 
-def _option(panel: str, flag: str, text: str, metavar: str | None = None) -> Option:
-    return Option((flag,), panel, text, metavar)
-
-
-_model, _test, _data = (partial(_option, panel) for panel in (MODEL, TEST, DATA))
-
-COUNT = Field(ge=1)
-NOT_NEGATIVE = Field(ge=0, allow_inf_nan=False)
-POSITIVE = Field(gt=0, allow_inf_nan=False)
-
-
 class MlperfSettings(Settings):
     """Settings of LoadGen, of the system under test and of its data. None means LoadGen's default, or the value from
     the configuration files; a set value overrides these.
@@ -81,81 +69,69 @@ class MlperfSettings(Settings):
     model: str
     """A model file, or `module:function`, as for `perfharness bench`."""
 
-    backend: Annotated[str, _model("--backend", "Runs the model, as in `perfharness bench`.", "NAME[/MODE]")] = ""
-    precision: Annotated[Precision, _model("--precision", "Precision of the model.")] = "fp32"
-    device: Annotated[DeviceChoice, _model("--device", "auto: the GPU where there is one.")] = "auto"
-    shape: Annotated[
-        tuple[str, ...], _model("--shape", "Shapes of inputs that leave dimensions open.", "NAME=DIMxDIM…,…")
-    ] = ()
-    backend_option: Annotated[
-        tuple[str, ...], _model("--backend-option", "Options of the backend.", "NAME=VALUE,…")
-    ] = ()
-    threads: Annotated[int | None, _model("--threads", "CPU threads of the backend.", "N"), COUNT] = None
-    max_batch: Annotated[
-        int | None,
-        _model("--max-batch", "Maximum samples in one execution. [default: 1; MultiStream: those of a query]", "N"),
-        COUNT,
-    ] = None
-    batch_timeout_ms: Annotated[
-        float,
-        _model("--batch-timeout", "Server: maximum wait of an incomplete batch for more samples; 0: no wait.", "MS"),
-        NOT_NEGATIVE,
-    ] = 0.0
-    warmup_rounds: Annotated[
-        int, _model("--warmup-rounds", "Executions of each session before the test.", "N"), COUNT
-    ] = 5
+    backend: str = option("Runs the model, as in `perfharness bench`.", MODEL, "NAME[/MODE]", default="")
+    precision: Precision = option("Precision of the model.", MODEL, default="fp32")
+    device: DeviceChoice = option("auto: the GPU where there is one.", MODEL, default="auto")
+    shape: tuple[str, ...] = option(
+        "Shapes of inputs that leave dimensions open.", MODEL, "NAME=DIMxDIM…,…", default=()
+    )
+    backend_option: tuple[str, ...] = option("Options of the backend.", MODEL, "NAME=VALUE,…", default=())
+    threads: int | None = option("CPU threads of the backend.", MODEL, "N", ge=1)
+    max_batch: int | None = option(
+        "Maximum samples in one execution. [default: 1; MultiStream: those of a query]", MODEL, "N", ge=1
+    )
+    batch_timeout_ms: float = option(
+        "Server: maximum wait of an incomplete batch for more samples; 0: no wait.",
+        MODEL,
+        "MS",
+        flags="--batch-timeout",
+        default=0.0,
+        ge=0,
+        allow_inf_nan=False,
+    )
+    warmup_rounds: int = option("Executions of each session before the test.", MODEL, "N", default=5, ge=1)
 
-    scenario: Annotated[Scenario, _test("--scenario", "LoadGen's scenario.")] = "SingleStream"
-    benchmark: Annotated[
-        str | None, _test("--benchmark", "Apply LoadGen's own rules of this benchmark, for example resnet50.", "NAME")
-    ] = None
-    user_conf: Annotated[Path | None, _test("--user-conf", "LoadGen's user.conf.", "FILE")] = None
-    target_qps: Annotated[
-        float | None,
-        _test("--target-qps", "Server: queries issued per second; Offline: samples expected per second.", "X"),
-        POSITIVE,
-    ] = None
-    target_latency_ms: Annotated[
-        float | None,
-        _test(
-            "--target-latency", "Server: latency limit; SingleStream, MultiStream: expected latency of a query.", "MS"
-        ),
-        POSITIVE,
-    ] = None
-    min_duration_s: Annotated[
-        float | None, _test("--min-duration", "Run at least this long.", "SECONDS"), NOT_NEGATIVE
-    ] = None
-    max_duration_s: Annotated[
-        float | None,
-        _test("--max-duration", "Stop after this time; the result is then INVALID.", "SECONDS"),
-        NOT_NEGATIVE,
-    ] = None
-    min_queries: Annotated[int | None, _test("--min-queries", "Send at least N queries.", "N"), COUNT] = None
-    max_queries: Annotated[int | None, _test("--max-queries", "Send at most N queries.", "N"), COUNT] = None
-    samples_per_query: Annotated[
-        int | None, _test("--samples-per-query", "MultiStream: samples in each query. [default: 8]", "N"), COUNT
-    ] = None
-    seed: Annotated[
-        int | None,
-        _test("--seed", "Sets LoadGen's three seeds. [default: those of LoadGen or its files]", "N"),
-        NOT_NEGATIVE,
-    ] = None
-    dataset: Annotated[
-        str,
-        _data(
-            "--dataset",
-            "random, an .npz with an array of samples for each input, or a function.",
-            "FILE.npz|module:function",
-        ),
-    ] = RANDOM
-    samples: Annotated[
-        int | None, _data("--samples", "Use the first N samples. [default: all; random: 64]", "N"), COUNT
-    ] = None
-    performance_samples: Annotated[
-        int | None,
-        _data("--performance-samples", "Samples that LoadGen holds in memory. [default: all, at most 1024]", "N"),
-        COUNT,
-    ] = None
+    scenario: Scenario = option("LoadGen's scenario.", TEST, default="SingleStream")
+    benchmark: str | None = option("Apply LoadGen's own rules of this benchmark, for example resnet50.", TEST, "NAME")
+    user_conf: Path | None = option("LoadGen's user.conf.", TEST, "FILE")
+    target_qps: float | None = option(
+        "Server: queries issued per second; Offline: samples expected per second.", TEST, "X", gt=0, allow_inf_nan=False
+    )
+    target_latency_ms: float | None = option(
+        "Server: latency limit; SingleStream, MultiStream: expected latency of a query.",
+        TEST,
+        "MS",
+        flags="--target-latency",
+        gt=0,
+        allow_inf_nan=False,
+    )
+    min_duration_s: float | None = option(
+        "Run at least this long.", TEST, "SECONDS", flags="--min-duration", ge=0, allow_inf_nan=False
+    )
+    max_duration_s: float | None = option(
+        "Stop after this time; the result is then INVALID.",
+        TEST,
+        "SECONDS",
+        flags="--max-duration",
+        ge=0,
+        allow_inf_nan=False,
+    )
+    min_queries: int | None = option("Send at least N queries.", TEST, "N", ge=1)
+    max_queries: int | None = option("Send at most N queries.", TEST, "N", ge=1)
+    samples_per_query: int | None = option("MultiStream: samples in each query. [default: 8]", TEST, "N", ge=1)
+    seed: int | None = option(
+        "Sets LoadGen's three seeds. [default: those of LoadGen or its files]", TEST, "N", ge=0, allow_inf_nan=False
+    )
+    dataset: str = option(
+        "random, an .npz with an array of samples for each input, or a function.",
+        DATA,
+        "FILE.npz|module:function",
+        default=RANDOM,
+    )
+    samples: int | None = option("Use the first N samples. [default: all; random: 64]", DATA, "N", ge=1)
+    performance_samples: int | None = option(
+        "Samples that LoadGen holds in memory. [default: all, at most 1024]", DATA, "N", ge=1
+    )
 
     expected_rate: float | None = None
     """Expected samples per second for LoadGen, from a first attempt; None: measured before the test."""
@@ -217,9 +193,9 @@ def check_settings(settings: MlperfSettings) -> None:
         raise UsageError("name a --backend, as in --backend onnxruntime")
     backend(settings.case_spec("cpu").case.backend)
     dataset = Path(settings.dataset) if settings.dataset.endswith(".npz") else None
-    for option, path in (("--user-conf", settings.user_conf), ("--dataset", dataset)):
+    for flag, path in (("--user-conf", settings.user_conf), ("--dataset", dataset)):
         if path is not None and not path.is_file():
-            raise UsageError(f"{option}: file {path} not found")
+            raise UsageError(f"{flag}: file {path} not found")
     scenario, is_rate = settings.scenario, settings.scenario in ("Server", "Offline")
     contradictions = {
         "--batch-timeout: only for Server": settings.batch_timeout_ms and scenario != "Server",
