@@ -1,4 +1,4 @@
-"""A real HTTP server whose behaviour is known: `python tests/load_server.py --service-ms 10 --stall 5:2`.
+"""A real HTTP server whose behaviour is known: `python tests/load_server.py --service-ms 10 --errors 0.1`.
 
 It serves plain requests (`/`) and OpenAI (`/v1/chat/completions`), all through one queue with known service times. The
 queue is computed, not run: a request's service begins when it arrives or when a server is free, and its answer is sent
@@ -17,11 +17,10 @@ import heapq
 import json
 import os
 import random
-import resource
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +38,8 @@ class Options:
     """What the server does.
 
     Args:
-        service_ms: of each request, fixed or the mean of an exponential distribution.
+        service_ms: of each request.
         servers: requests that are served concurrently.
-        queue: places to wait in; beyond them the answer is 503.
-        stall: (at, for) seconds: nothing is served in that time.
         leak_mb_s: memory that is taken, touched and kept.
         crash_s: the process ends then.
         errors, resets, wrong: shares of the requests.
@@ -50,10 +47,7 @@ class Options:
     """
 
     service_ms: float = 0.0
-    exponential: bool = False
     servers: int = 1
-    queue: int | None = None
-    stall: tuple[float, float] | None = None
     leak_mb_s: float = 0.0
     crash_s: float | None = None
     errors: float = 0.0
@@ -73,59 +67,20 @@ def draws(options: Options, request: int) -> str | None:
     return None
 
 
-@dataclass
-class Queue:
-    """First come, first served, by several servers that stall together; in seconds."""
-
-    servers: int = 1
-    limit: int | None = None
-    stall: tuple[float, float] | None = None
-    _free_at: list[float] = field(default_factory=list)
-    _begins: list[float] = field(default_factory=list)
-
-    def serve(self, now: float, service_s: float) -> tuple[float, float] | None:
-        """When the service of a request that comes now begins and ends; None: there is no place left."""
-        while self._begins and self._begins[0] <= now:
-            heapq.heappop(self._begins)
-        free_at = self._free_at[0] if len(self._free_at) == self.servers else now
-        begin = self._not_stalled(max(now, free_at))
-        if begin > now and self.limit is not None and len(self._begins) >= self.limit:
-            return None
-        end = begin + service_s
-        if self.stall is not None and begin < self.stall[0] < end:
-            end += self.stall[1]
-        if len(self._free_at) == self.servers:
-            heapq.heapreplace(self._free_at, end)
-        else:
-            heapq.heappush(self._free_at, end)
-        heapq.heappush(self._begins, begin)
-        return begin, end
-
-    def _not_stalled(self, begin: float) -> float:
-        if self.stall is None:
-            return begin
-        at, lasts = self.stall
-        return at + lasts if at <= begin < at + lasts else begin
-
-
 class Server:
-    """The application, and what it has counted."""
+    """The application."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.queue = Queue(options.servers, options.queue)
-        self.random = random.Random(options.seed)
+        self.free_at = [0.0] * options.servers
         self.has_begun = False
         self.kept: list[bytearray] = []
         self.leaking: asyncio.Task[None] | None = None
-        self.counts = {"requests": 0, "answered": 0, "rejected": 0, **dict.fromkeys(ANSWERS, 0)}
 
     def application(self) -> web.Application:
         application = web.Application(client_max_size=1 << 30)
         application.add_routes(
             [
-                web.get("/health", self.healthy),
-                web.get("/counts", self.counted),
                 web.route("*", "/", self.plain),
                 web.get("/v1/models", self.models),
                 web.post("/v1/chat/completions", self.chat),
@@ -138,34 +93,22 @@ class Server:
 
     async def served(self, request: web.Request, answer: Callable[[bool], Awaitable[web.StreamResponse]]) -> Any:
         loop = asyncio.get_running_loop()
-        now = loop.time()
         if not self.has_begun and REQUEST_HEADER in request.headers:
             self.has_begun = True
             self._begin_faults(loop)
-        number = int(request.headers.get(REQUEST_HEADER, self.counts["requests"]))
-        self.counts["requests"] += 1
-        mean_s = self.options.service_ms / 1e3
-        service_s = self.random.expovariate(1 / mean_s) if self.options.exponential and mean_s else mean_s
-        times = self.queue.serve(now, service_s)
-        if times is None:
-            self.counts["rejected"] += 1
-            return web.json_response({"error": "the queue is full"}, status=503)
-        await _until(loop, times[1])
-        drawn = draws(self.options, number)
-        if drawn is not None:
-            self.counts[drawn] += 1
+        end = max(loop.time(), self.free_at[0]) + self.options.service_ms / 1e3
+        heapq.heapreplace(self.free_at, end)
+        await _until(loop, end)
+        number = request.headers.get(REQUEST_HEADER)
+        drawn = None if number is None else draws(self.options, int(number))
         if drawn == "error":
             return web.json_response({"error": "planted"}, status=500)
         if drawn == "reset":
             assert request.transport is not None
             request.transport.abort()
-        response = await answer(drawn == "wrong")
-        self.counts["answered"] += drawn is None
-        return response
+        return await answer(drawn == "wrong")
 
     def _begin_faults(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self.options.stall is not None:
-            self.queue.stall = (loop.time() + self.options.stall[0], self.options.stall[1])
         if self.options.crash_s is not None:
             loop.call_later(self.options.crash_s, os._exit, 70)
         if self.options.leak_mb_s:
@@ -180,13 +123,6 @@ class Server:
             kept += due
 
     # ---- plain ----
-
-    async def healthy(self, _request: web.Request) -> web.Response:
-        return web.json_response({"ready": True})
-
-    async def counted(self, _request: web.Request) -> web.Response:
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        return web.json_response({**self.counts, "cpu_s": usage.ru_utime + usage.ru_stime})
 
     async def plain(self, request: web.Request) -> Any:
         sent = await request.read()
@@ -270,18 +206,9 @@ def serving(*arguments: object) -> Iterator[str]:
 def parse(arguments: Sequence[str] | None = None) -> tuple[int, Options]:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--port", type=int, default=0, help="0: a free one, which is printed")
-    parser.add_argument("--service-ms", type=float, default=0.0)
-    parser.add_argument("--exponential", action="store_true")
-    parser.add_argument("--servers", type=int, default=1)
-    parser.add_argument("--queue", type=int)
-    parser.add_argument("--stall", type=lambda text: tuple(map(float, text.split(":"))), metavar="AT_S:FOR_S")
-    parser.add_argument("--leak-mb-s", type=float, default=0.0)
-    parser.add_argument("--crash-s", type=float)
-    parser.add_argument("--errors", type=float, default=0.0, metavar="SHARE")
-    parser.add_argument("--resets", type=float, default=0.0, metavar="SHARE")
-    parser.add_argument("--wrong", type=float, default=0.0, metavar="SHARE")
-    parser.add_argument("--token-ms", type=float, default=0.0)
-    parser.add_argument("--seed", type=int, default=0)
+    for one in fields(Options):
+        kind = float if one.default is None else type(one.default)
+        parser.add_argument(f"--{one.name.replace('_', '-')}", type=kind, default=one.default)
     given = vars(parser.parse_args(arguments))
     return given.pop("port"), Options(**given)
 

@@ -19,8 +19,7 @@ from perfharness.analysis.suites.latency import is_stable, latency_stats
 from perfharness.backends.session import Session
 from perfharness.bench.spec import LatencySettings
 from perfharness.model.bench import LatencyStats
-from perfharness.model.result import Float64
-from perfharness.model.trace import Int64
+from perfharness.model.columns import Float64, Int64
 from perfharness.model.units import NS_PER_MS
 
 CHECK_FACTOR = 1.25

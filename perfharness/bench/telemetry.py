@@ -12,7 +12,8 @@ import numpy as np
 
 from perfharness.analysis.energy.sensor import Energy, read_sensor
 from perfharness.analysis.metrics.clocks import clock_hold
-from perfharness.analysis.metrics.figures import Window, window_figures
+from perfharness.analysis.metrics.figures import window_figures
+from perfharness.analysis.timeline.busy import Window
 from perfharness.bench.spec import TelemetrySettings
 from perfharness.errors import ResultError
 from perfharness.model.bench import Estimate

@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, cast
@@ -19,7 +19,7 @@ import numpy as np
 from perfharness.errors import UsageError
 from perfharness.files import reason_of
 from perfharness.load.profile import MixEntry
-from perfharness.load.request import Answer, LoadRequest, MakeTarget, Target, check_answer
+from perfharness.load.request import Answer, LoadRequest, Target, check_answer
 from perfharness.recorder import PerfRecorder
 
 _MODULE = "perfharness_load_target"
@@ -45,24 +45,20 @@ def main(name: str, *inputs: str) -> None:
 
 
 def load_callable(name: str) -> Callable[..., Any]:
-    """The object with this name.
-
-    Raises:
-        UsageError: there is no such module, file or object, or it cannot be imported or called.
-    """
+    """The object with this name. Raises `UsageError` if it does not exist, or cannot be imported or called."""
     place, _, path = name.rpartition(":")
     if not place:
         raise UsageError(f"{name} has no module; use module:function or path/file.py:function")
     if path.partition("/")[0].isdigit():
         raise UsageError(f"{name} is not a function; write a service as a URL: http://{name}")
-    found = _imported(place)
+    found: Any = _imported(place)
     for part in path.split("."):
         if not hasattr(found, part):
             raise UsageError(f"{place} has no function {path}; check the name")
         found = getattr(found, part)
     if not callable(found):
         raise UsageError(f"{name} is not callable; give a function, or a class with callable objects")
-    return found  # type: ignore[no-any-return]
+    return cast("Callable[..., Any]", found)
 
 
 def _imported(place: str) -> Any:
@@ -93,9 +89,8 @@ def _imported(place: str) -> Any:
 
 
 def arguments_of(made: Callable[..., Any], *, has_inputs: bool) -> tuple[str, ...]:
-    """Arguments of a function, or of an object of a class: nothing, the request, the input, or both.
-
-    Raises `UsageError` if it needs more.
+    """What a function, or an object of a class, is called with: `input`, `request`. Raises `UsageError` if it needs
+    more.
     """
     needed = _needed(made)
     if inspect.isclass(made):
@@ -137,19 +132,17 @@ class CallableTarget(Target):
         inputs: Inputs,
         warmup: frozenset[str] = frozenset(),
     ) -> None:
-        self._made = function
-        self._function: Callable[..., Any] = function
-        self._recorder = recorder
-        self._inputs = inputs
-        self._warmup = warmup
+        self._function, self._recorder, self._inputs, self._warmup = function, recorder, inputs, warmup
+        self._close: Callable[[], Any] | None = None
         self._arguments = arguments_of(function, has_inputs=bool(inputs))
         kind: Any = function if inspect.isclass(function) else type(function)
         self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(kind.__call__)
 
     def open(self) -> None:
         """Make the object if the target is a class."""
-        if inspect.isclass(self._made):
-            self._function = cast("Callable[..., Any]", self._made())
+        if inspect.isclass(self._function):
+            self._function = cast("Callable[..., Any]", self._function())
+            self._close = getattr(self._function, "close", None)
 
     def call(self, request: LoadRequest) -> Answer:
         """Call the target; an exception deletes the batch from the trace's results."""
@@ -174,19 +167,13 @@ class CallableTarget(Target):
 
     async def close_async(self) -> None:
         """Close the object of a class whose `close` is a coroutine function."""
-        close = self._close_of()
-        if inspect.iscoroutinefunction(close):
-            await close()
+        if inspect.iscoroutinefunction(self._close):
+            await self._close()
 
     def close(self) -> None:
         """Close the object of a class."""
-        close = self._close_of()
-        if close is not None and not inspect.iscoroutinefunction(close):
-            close()
-
-    def _close_of(self) -> Callable[[], Any] | None:
-        close = getattr(self._function, "close", None)
-        return close if self._function is not self._made and callable(close) else None
+        if callable(self._close) and not inspect.iscoroutinefunction(self._close):
+            self._close()
 
 
 def _answer(result: Any, begun_ns: int) -> Answer:
@@ -205,29 +192,19 @@ def _answer(result: Any, begun_ns: int) -> Answer:
     return Answer(begun_ns=begun_ns)
 
 
-def callable_targets(name: str, recorder: PerfRecorder, inputs: Inputs, warmup: frozenset[str]) -> MakeTarget:
-    """Makes targets from a name. Raises `UsageError`."""
-    function = load_callable(name)
-
-    def make() -> Target:
-        return CallableTarget(function, recorder, inputs, warmup)
-
-    return make
-
-
 # ---- inputs ----
 
 KINDS = ".npz, .npy, .json, .jsonl, .txt"
 
 
+class Lines(list[Any]):
+    """Lines of a text file, or values of a JSONL file."""
+
+
 class Inputs:
     """The input of each request: the content of its entry's file. For lines, as many as the request has items.
 
-    Args:
-        mix: entries without a file have no input.
-
-    Raises:
-        UsageError: a file cannot be read.
+    Raises `UsageError` if a file cannot be read.
     """
 
     def __init__(self, mix: tuple[MixEntry, ...]) -> None:
@@ -237,49 +214,34 @@ class Inputs:
         return bool(self._values)
 
     def of(self, request: LoadRequest) -> Any:
-        """The input; None if the request's entry has no file."""
+        """The input; None if the request's entry has no file. Lines start again after the last."""
         value = self._values.get(request.input or "")
-        if isinstance(value, Lines):
-            return value.take(request.id * request.items, request.items)
-        return value
-
-
-class Lines:
-    """Lines of a text file, or values of a JSONL file; starts again after the last."""
-
-    def __init__(self, values: list[Any]) -> None:
-        self._values = values
-
-    def take(self, first: int, count: int) -> list[Any]:
-        """`count` lines from the `first` on."""
-        return [self._values[place % len(self._values)] for place in range(first, first + count)]
+        if not isinstance(value, Lines):
+            return value
+        first = request.id * request.items
+        return [value[place % len(value)] for place in range(first, first + request.items)]
 
 
 def read_input(path: Path) -> Any:
     """An array (.npy), arrays by name (.npz), a JSON value (.json), or lines (.txt, .jsonl). Raises `UsageError`."""
+    kind = path.suffix.lower()
     try:
-        return _read(path)
+        if kind == ".npy":
+            return np.load(path, allow_pickle=False)
+        if kind == ".npz":
+            with np.load(path, allow_pickle=False) as archive:
+                return dict(archive)
+        if kind == ".json":
+            return json.loads(path.read_text("utf-8"))
+        if kind not in (".txt", ".jsonl"):
+            raise ValueError(f"a file of kind {kind or '(none)'}")
+        lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]
+        if not lines:
+            raise ValueError("it has no lines")
+        return Lines(map(json.loads, lines) if kind == ".jsonl" else lines)
     except (OSError, ValueError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else str(error)
         raise UsageError(f"cannot read the input {path} ({reason}); supported: {KINDS}") from error
-
-
-def _read(path: Path) -> Any:
-    kind = path.suffix.lower()
-    if kind == ".npy":
-        return np.load(path, allow_pickle=False)
-    if kind == ".npz":
-        with np.load(path, allow_pickle=False) as archive:
-            found: Mapping[str, Any] = {name: archive[name] for name in archive.files}
-        return found
-    if kind == ".json":
-        return json.loads(path.read_text("utf-8"))
-    if kind not in (".txt", ".jsonl"):
-        raise ValueError(f"a file of kind {kind or '(none)'}")
-    lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]
-    if not lines:
-        raise ValueError("it has no lines")
-    return Lines([json.loads(line) for line in lines] if kind == ".jsonl" else lines)
 
 
 if __name__ == "__main__":

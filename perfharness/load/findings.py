@@ -38,7 +38,7 @@ def load_findings(result: LoadResult, never_overlapped: Collection[str] = ()) ->
         if not phase.is_warmup
         for one in _of_phase(phase, result, is_alone=phase.name in never_overlapped)
     ]
-    return [*_of_run(result), *_over_the_limit(result), *found]
+    return [*_of_run(result), *found]
 
 
 def _of_run(result: LoadResult) -> Iterator[Finding]:
@@ -67,22 +67,17 @@ def _of_run(result: LoadResult) -> Iterator[Finding]:
             "request of some workers is in the results.",
             "Use a longer --warm-up",
         )
-
-
-def _over_the_limit(result: LoadResult) -> Iterator[Finding]:
-    """Too many errors in the measured phases, all processes together."""
     limit = result.profile.get("max-error-rate")
-    counted = [phase for phase in result.phases if not phase.is_warmup]
-    failed = sum(sum(phase.errors.values()) for phase in counted)
-    ended = failed + sum(phase.ok for phase in counted)
-    if limit is None or not ended or failed <= limit * ended or result.status == "stopped-by-errors":
-        return
-    yield Finding(
-        "load-errors",
-        Severity.ERROR,
-        f"{failed} of {ended} requests failed ({failed / ended:.2%}); the limit (--max-error-rate) is {limit:g}.",
-        "The table of errors lists the kinds, with the first of each",
-    )
+    measured = [phase for phase in result.phases if not phase.is_warmup]
+    failed = sum(sum(phase.errors.values()) for phase in measured)
+    ended = failed + sum(phase.ok for phase in measured)
+    if limit is not None and failed > limit * ended and result.status != "stopped-by-errors":
+        yield Finding(
+            "load-errors",
+            Severity.ERROR,
+            f"{failed} of {ended} requests failed ({failed / ended:.2%}); the limit (--max-error-rate) is {limit:g}.",
+            "The table of errors lists the kinds, with the first of each",
+        )
 
 
 def _of_phase(phase: PhaseResult, result: LoadResult, *, is_alone: bool) -> Iterator[Finding]:

@@ -6,8 +6,7 @@ import gc
 import itertools
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter_ns
@@ -17,11 +16,10 @@ import numpy as np
 
 from perfharness.bench.memory import host_bytes
 from perfharness.errors import LaunchError, PerfHarnessError
-from perfharness.load.arrivals import arrivals_of
 from perfharness.load.profile import Phase, Profile
 from perfharness.load.record import LoadLog
 from perfharness.load.request import MakeTarget
-from perfharness.load.schedule import ClosedSchedule, OpenSchedule, Schedule
+from perfharness.load.schedule import ClosedSchedule, OpenSchedule, Schedule, arrivals_of
 from perfharness.load.timer import wait_until
 from perfharness.load.workers import AnyWorkers, Served, workers_for
 from perfharness.model.load import Status
@@ -30,6 +28,9 @@ from perfharness.recorder import PerfRecorder
 PARTS = 5
 LEAST_ANSWERS = 20
 """Minimum answers in all parts together."""
+
+CLOSED_IDS = 1 << 24
+"""Ids reserved for a closed phase of several processes: how many each needs is unknown."""
 
 LEAD_NS = 20_000_000
 """From the begin of the clock to the first request; by then all workers wait."""
@@ -41,7 +42,6 @@ class LoadRun:
 
     Args:
         process: index of this process among `processes`; each sends its share.
-        before_clock: called when all is ready; may wait for other processes.
     """
 
     profile: Profile
@@ -49,7 +49,6 @@ class LoadRun:
     log: LoadLog
     process: int = 0
     processes: int = 1
-    before_clock: Callable[[], None] = lambda: None
     is_alone: bool = False
     """The targets are in other processes, so garbage collection here is not part of the measurement."""
 
@@ -59,8 +58,6 @@ class LoadRun:
     _recent: deque[dict[str, Any]] = field(default_factory=deque, init=False)
     """Windows in which errors are counted for the error limit."""
 
-    _is_warming_up: bool = field(default=False, init=False)
-
     def interrupt(self) -> None:
         """End as soon as possible and keep the results so far; may be called from a signal handler."""
         if self.status == "ok":
@@ -69,25 +66,23 @@ class LoadRun:
 
     def run(self) -> None:
         """Run all phases. The workers have been opened."""
-        self.before_clock()
-        with _collected_rarely() if self.is_alone else nullcontext():
-            self.log.begin(perf_counter_ns(), process=self.process, processes=self.processes)
-            self.log.on_window = self._judge
-            for index, phase in enumerate(self.profile.phases):
-                if self.log.stop.is_set():
-                    break
-                self.run_phase(index, phase)
+        if self.is_alone:  # new objects are collected as usual
+            gc.collect()
+            gc.freeze()
+        self.log.begin(perf_counter_ns(), process=self.process, processes=self.processes)
+        self.log.on_window = self._judge
+        for index, phase in enumerate(self.profile.phases):
+            if not self.log.stop.is_set():
+                self._run_phase(index, phase)
 
-    def run_phase(self, index: int, phase: Phase) -> None:
+    def _run_phase(self, index: int, phase: Phase) -> None:
         """Send the `index`-th phase of the profile, and wait for its answers."""
         profile = self.profile
-        schedule = self._schedule(index, phase)
-        self._is_warming_up = phase.warmup
-        due = schedule.due_ns if isinstance(schedule, OpenSchedule) else np.empty(0, np.int64)
         users = phase.concurrency or profile.concurrency
+        schedule = self._schedule(index, phase, users)
         later_s = sum(one.duration_s for one in profile.phases[index + 1 :])
         facts = {"loop": phase.loop, "concurrency": users, "later_s": later_s}
-        self.log.begin_phase(index, phase.name, schedule.start_ns, schedule.end_ns, due, **facts)
+        self.log.begin_phase(index, phase.name, schedule.start_ns, schedule.end_ns, schedule.due_ns, **facts)
         timeout_ns = None if profile.request_timeout_s is None else round(profile.request_timeout_s * 1e9)
         self.workers.serve(Served(schedule, self.log.add, self.log.stop, timeout_ns, round(profile.grace_s * 1e9)))
         wait_until(schedule.end_ns, self.log.stop)
@@ -95,21 +90,20 @@ class LoadRun:
         if isinstance(schedule, ClosedSchedule):
             self._next_id = next(schedule.ids) if self.processes == 1 else self._next_id + CLOSED_IDS
 
-    def _schedule(self, index: int, phase: Phase) -> Schedule:
+    def _schedule(self, index: int, phase: Phase, users: int) -> Schedule:
         profile = self.profile
         if phase.loop == "open":
             arrivals = arrivals_of(profile, index, self._next_id, self.process, self.processes)
             self._next_id = arrivals.next_id
-            return OpenSchedule(phase, perf_counter_ns() + LEAD_NS, arrivals, profile.mix)
+            return OpenSchedule(phase, perf_counter_ns() + LEAD_NS, profile.mix, arrivals)
         ids = itertools.count(self._next_id + self.process, self.processes)
         random = np.random.default_rng([profile.seed, index, self.process])
-        users = phase.concurrency or profile.concurrency
-        return ClosedSchedule(phase, perf_counter_ns() + LEAD_NS, users, ids, profile.mix, random)
+        return ClosedSchedule(phase, perf_counter_ns() + LEAD_NS, profile.mix, users, ids, random)
 
     def _judge(self, window: dict[str, Any]) -> None:
         """Stop if the error rate exceeds the limit in each part of the last seconds: an outage, not a short burst."""
         limit, length_ns = self.profile.max_error_rate, round(self.profile.error_window_s * 1e9)
-        if limit is None or self.log.stop.is_set() or self._is_warming_up:
+        if limit is None or self.log.stop.is_set() or self.profile.phases[window["phase"]].warmup:
             return
         self._recent.append(window)
         first_ns = window["end_ns"] - length_ns
@@ -141,15 +135,13 @@ def send_load(
     opened: Callable[[LoadRun], None] = lambda run: None,
     **settings: Any,
 ) -> None:
-    """Open the targets, send the load, write the results.
+    """Open the targets, send the load, write the results. Raises `LaunchError` if a target cannot be opened.
 
     Args:
-        recorder: recorder of the batches; finalized at the end, unless a batch is still open.
+        recorder: finalized at the end, unless a batch is still open.
         memory_bytes: memory of the process that holds the target.
-        opened: called before the clock starts.
+        opened: called before the clock starts; may wait for other processes.
         settings: fields of `LoadRun`.
-
-    Raises `LaunchError` if a target cannot be opened.
     """
     workers = workers_for(make_target, profile.concurrency)
     try:
@@ -169,18 +161,3 @@ def send_load(
     finally:
         if recorder is not None and not workers.has_abandoned:
             recorder.finalize()
-
-
-CLOSED_IDS = 1 << 24
-"""Ids reserved for a closed phase of several processes: how many each needs is unknown."""
-
-
-@contextmanager
-def _collected_rarely() -> Iterator[None]:
-    """Exclude existing objects from garbage collection; new objects of the target are collected as usual."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()

@@ -19,7 +19,7 @@ import aiohttp
 import orjson
 from yarl import URL
 
-from perfharness.errors import LaunchError, PerfHarnessError, UsageError
+from perfharness.errors import LaunchError, UsageError
 from perfharness.files import reason_of
 from perfharness.load.http_settings import HttpSettings, Kind
 from perfharness.load.middleware import ITEMS_HEADER, REQUEST_HEADER
@@ -52,9 +52,6 @@ JSON = "application/json"
 SHOWN = 200
 """Maximum bytes of an answer quoted in a message."""
 
-_OWN_LIMITS = {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS}
-_RESETS = {errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED, errno.ESHUTDOWN}
-
 
 class ResponseError(Exception):
     """The answer violates its protocol."""
@@ -64,31 +61,33 @@ class ResponseError(Exception):
         self.kind = kind
 
 
+FAILURES: tuple[tuple[str, tuple[type[BaseException], ...], tuple[int, ...]], ...] = (
+    (TIMEOUT, (TimeoutError, asyncio.TimeoutError), ()),
+    (DNS, (aiohttp.ClientConnectorDNSError,), ()),
+    (TLS, (aiohttp.ClientSSLError, ssl.SSLError), ()),
+    (NO_SOCKETS, (), (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS)),
+    (REFUSED, (ConnectionRefusedError,), (errno.ECONNREFUSED,)),
+    (
+        RESET,
+        (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError),
+        (errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED, errno.ESHUTDOWN),
+    ),
+    (CUT_OFF, (aiohttp.ClientPayloadError,), ()),
+    (INVALID, (aiohttp.ClientResponseError, aiohttp.http.HttpProcessingError), ()),
+    (UNREACHABLE, (aiohttp.ClientConnectionError, OSError), ()),
+)
+"""Kinds of errors with their exceptions and `errno`; the first that fits counts."""
+
+
 def kind_of_failure(error: BaseException) -> str | None:
     """The error kind of an exception of the connection; None for other exceptions."""
-    if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
-        return TIMEOUT
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return DNS
-    if isinstance(error, (aiohttp.ClientSSLError, ssl.SSLError)):
-        return TLS
     if isinstance(error, ResponseError):
         return error.kind
-    number = error.errno if isinstance(error, OSError) else None
-    if number in _OWN_LIMITS:
-        return NO_SOCKETS
-    if number == errno.ECONNREFUSED or isinstance(error, ConnectionRefusedError):
-        return REFUSED
-    if number in _RESETS or isinstance(error, (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError)):
-        return RESET
-    if isinstance(error, aiohttp.ClientPayloadError):
-        undecodable = isinstance(error.__cause__, aiohttp.http_exceptions.ContentEncodingError)
-        return INVALID if undecodable else CUT_OFF
-    if isinstance(error, (aiohttp.ClientResponseError, aiohttp.http.HttpProcessingError)):
+    if isinstance(error.__cause__, aiohttp.http_exceptions.ContentEncodingError):
         return INVALID
-    if isinstance(error, (aiohttp.ClientConnectionError, OSError)):
-        return UNREACHABLE
-    return None
+    number = getattr(error, "errno", None)
+    fitting = (kind for kind, types, numbers in FAILURES if isinstance(error, types) or number in numbers)
+    return next(fitting, None)
 
 
 class Message(NamedTuple):
@@ -258,18 +257,11 @@ class HttpTarget(Target):
         )
 
     async def check(self, inputs: Iterable[str | None], timeout_s: float = CHECK_S) -> None:
-        """Prepare, and send one request of each input before the clock starts, without an id.
-
-        Raises:
-            UsageError: no answer comes from the URL, the server rejects the request as wrong, or the request cannot be
-                made.
-        """
+        """Prepare, and send one request of each input, without an id. Raises `UsageError` if none can be answered."""
         try:
             await asyncio.wait_for(self.prepare(), timeout_s)
             for name in inputs:
                 self._refuse(await asyncio.wait_for(self._ask(self._message(name), {}), timeout_s), timeout_s)
-        except PerfHarnessError:
-            raise
         except Exception as error:
             kind = kind_of_failure(error)
             if kind is None:
@@ -430,12 +422,7 @@ TARGETS: dict[Kind, type[HttpTarget]] = {"plain": HttpTarget, "openai": OpenAiTa
 def http_targets(settings: HttpSettings, mix: Iterable[MixEntry], *, is_started: bool = False) -> MakeTarget:
     """Makes the target of each worker, the same for all, after the server has answered one request of each input.
 
-    Args:
-        is_started: the server was started for this run, and may not be ready yet.
-
-    Raises:
-        UsageError: the settings are wrong, no answer comes from the URL, or the server rejects the request.
-        LaunchError: a started server is not ready before its timeout.
+    Raises as `HttpTarget.check`, and `LaunchError` if a server that was started for this run does not get ready.
     """
     target = TARGETS[settings.kind](settings)
     names: list[str | None] = [entry.name for entry in mix]

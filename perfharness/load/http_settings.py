@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from typing_extensions import Self
 
 from perfharness.distribution import install_command
 from perfharness.errors import ToolNotFoundError, UsageError
 from perfharness.files import read_toml
-from perfharness.load.profile import TARGET_TABLE, Spelled, wrong_settings
+from perfharness.load.profile import TARGET_TABLE, Spelled, checked
 from perfharness.secrets import is_secret
 
 Kind = Literal["plain", "openai"]
@@ -104,12 +104,15 @@ class HttpSettings(Spelled):
         path = urlsplit(self.url).path.rstrip("/")
         return "openai" if path.endswith(OPENAI_PATHS) else "plain"
 
+    def to_json(self) -> dict[str, Any]:
+        """The settings in the form of a file, without defaults and the URL."""
+        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"url"})
+
     def all_headers(self) -> dict[str, str]:
         """The headers with variables replaced. Raises `UsageError` if a variable is not set."""
         for name, value in self.headers.items():
-            for variable in VARIABLE.findall(value):
-                if variable not in os.environ:
-                    raise UsageError(f"header {name} needs the environment variable {variable}, which is not set")
+            if missing := sorted(set(VARIABLE.findall(value)) - os.environ.keys()):
+                raise UsageError(f"header {name} needs the environment variable {missing[0]}, which is not set")
         return {name: VARIABLE.sub(lambda found: os.environ[found[1]], value) for name, value in self.headers.items()}
 
 
@@ -119,13 +122,9 @@ def is_url(target: str) -> bool:
 
 
 def http_settings(url: str, file: Path | None = None, given: Mapping[str, Any] | None = None) -> HttpSettings:
-    """The settings of an endpoint; those given override the table `[target]` of a profile.
+    """The settings of an endpoint; those given (and not None) override the table `[target]` of a profile.
 
-    Args:
-        given: fields of `HttpSettings`; None means not given.
-
-    Raises:
-        UsageError: a setting does not exist, has a wrong value, or contradicts another.
+    Raises `UsageError` if a setting does not exist, has a wrong value, or contradicts another.
     """
     table = {} if file is None else read_toml(file, "--profile").get(TARGET_TABLE, {})
     if not isinstance(table, dict):
@@ -134,10 +133,7 @@ def http_settings(url: str, file: Path | None = None, given: Mapping[str, Any] |
         table["body"] = str(file.parent / table["body"])
     where = f"{file} [{TARGET_TABLE}]" if table else "the target"
     values = {name: value for name, value in (given or {}).items() if value is not None}
-    try:
-        return HttpSettings.model_validate({**table, **values, "url": url})
-    except ValidationError as error:
-        raise wrong_settings(error, where) from None
+    return checked(HttpSettings, {**table, **values, "url": url}, where)
 
 
 def check_http(settings: HttpSettings) -> None:

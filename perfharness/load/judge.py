@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from perfharness.analysis.load.latency import Latencies
 from perfharness.analysis.load.trend import LEAST_READINGS, MB, grows, latency_drift, memory_trend, rate_drift
-from perfharness.analysis.metrics.clocks import (
-    clock_events,
-    clock_hold,
-)
+from perfharness.analysis.metrics.clocks import clock_events, clock_hold
 from perfharness.analysis.metrics.findings import NSYS_HOLDS
 from perfharness.errors import ResultError
 from perfharness.load.findings import has_own_shape, keeps_up
@@ -32,70 +29,37 @@ OWN_SHAPE = "the profile itself changes the rate"
 QUEUE_GROWS = "the queue grew during the whole phase, and latency with it"
 
 
-@dataclass(frozen=True)
-class Sustainable:
-    """The longest measured phase, with its data from the files of the run.
-
-    Args:
-        windows: windows before the wait for late answers.
-        lines: lines of the windows of each process, by its folder.
-        log: telemetry; None: not sampled.
-        nsys_bytes: sizes of the traces of processes that ran under nsys, by folder.
-        span_ns: from the begin of the first window to the end of the last, monotonic.
-    """
-
-    phase: PhaseResult
-    windows: Sequence[LoadWindow]
-    lines: Mapping[str, Sequence[Line]]
-    requests: Requests
-    log: SampleLog | None
-    nsys_bytes: Mapping[str, int]
-    span_ns: tuple[int, int]
-
-    def column(self, name: str) -> Float64:
-        """A column of the windows."""
-        return np.array([getattr(window, name) or 0 for window in self.windows], np.float64)
-
-    def errors(self, kind: str) -> Float64:
-        """Errors of a kind, by window."""
-        return np.array([window.errors.get(kind, 0) for window in self.windows], np.float64)
-
-
 def judge_load(
     result: LoadResult, folder: Path, processes: Mapping[str, Sequence[Line]], requests: pa.Table
 ) -> LoadResult:
     """The result with `sustained` and its findings, for the longest measured phase.
 
     Args:
-        folder: run folder, which may have telemetry and traces.
-        processes: lines of each process, by folder.
-        requests: rows of all processes.
+        processes: lines of each process, by its folder in the run folder.
     """
     places = [place for place, phase in enumerate(result.phases) if not phase.is_warmup]
     place = max(places, key=lambda one: result.phases[one].duration_s, default=None)
     if place is None:
         return result
     phase = result.phases[place]
-    end_s = phase.start_s + phase.duration_s - 0.001
+    end_s = phase.start_s + phase.duration_s - 0.001  # later ones are of the wait for late answers
     windows = [one for one in result.windows if one.phase == phase.name and one.start_s < end_s]
     if len(windows) < LEAST_READINGS:
         return result
     lines = {
-        name: [line for line in found if line["kind"] == "window" and line["phase"] == place]
+        folder / name: [line for line in found if line["kind"] == "window" and line["phase"] == place]
         for name, found in processes.items()
     }
-    traces = [(name, folder / name / TRACE_NAME) for name in lines] if result.tracer == "nsys" else []
     every = [line for found in lines.values() for line in found]
-    part = Sustainable(
-        phase=phase,
-        windows=windows,
-        lines=lines,
-        requests=of_phase(requests, phase.name),
-        log=_telemetry(folder),
-        nsys_bytes={name: path.stat().st_size for name, path in traces if path.is_file()},
-        span_ns=(min(line["start_ns"] for line in every), max(line["end_ns"] for line in every)),
+    span_ns = min(line["start_ns"] for line in every), max(line["end_ns"] for line in every)
+    log = _telemetry(folder)
+    sustained = Sustained(
+        phase=phase.name,
+        duration_s=phase.duration_s,
+        memory=list(_memory(lines, log, span_ns, phase.achieved_rate, result.tracer)),
+        clocks=[] if log is None else list(_clocks(log, span_ns)),
+        **_drifts(phase, windows, of_phase(requests, phase.name), has_own_shape(phase, result)),
     )
-    sustained = sustained_of(part, has_own_shape(phase, result))
     found = sustained_findings(sustained, phase.asked_rate, is_saturated=not keeps_up(phase, result))
     return result.model_copy(update={"sustained": sustained, "findings": [*result.findings, *found]})
 
@@ -109,51 +73,59 @@ def _telemetry(folder: Path) -> SampleLog | None:
         return None
 
 
-def sustained_of(part: Sustainable, has_own_shape: bool) -> Sustained:
-    """Changes during a phase."""
-    phase, (_, at_ns, values_ns) = part.phase, part.requests.values("latency")
-    times = Latencies.of(at_ns, values_ns)
+def _drifts(
+    phase: PhaseResult, windows: Sequence[LoadWindow], requests: Requests, has_own_shape: bool
+) -> dict[str, Any]:
+    """Drifts of latency, throughput and errors, and whether the queue grows."""
+
+    def column(name: str) -> Float64:
+        return np.array([getattr(window, name) or 0 for window in windows], np.float64)
+
+    def errors(kind: str) -> Float64:
+        return np.array([window.errors.get(kind, 0) for window in windows], np.float64)
+
+    times = Latencies.of(*requests.values("latency")[1:])
     latency = [latency_drift(times, percent) for percent in DRIFTING]
     if has_own_shape:
         latency = [one.model_copy(update={"verdict": "cannot-tell", "reason": OWN_SHAPE}) for one in latency]
     is_open = phase.loop == "open"
-    queue_grows = grows(part.column("in_flight_max")) if is_open else None
+    queue_grows = grows(column("in_flight_max")) if is_open else None
     if queue_grows:
         latency = [one.model_copy(update={"reason": one.reason and QUEUE_GROWS}) for one in latency]
-    served = part.column("ok")
-    seconds = np.array([window.end_s - window.start_s for window in part.windows])
-    over, unit = (part.column("arrivals"), "of the arrivals") if is_open else (seconds, "per second")
-    # Unanswered requests are counted after the phase and its grace period, so they have no place in time.
-    answers = part.column("completed")
-    kinds = [kind for kind in phase.errors if kind != UNANSWERED and part.errors(kind).any()]
-    return Sustained(
-        phase=phase.name,
-        duration_s=phase.duration_s,
-        memory=list(_memory(part)),
-        latency=latency,
-        throughput=rate_drift("throughput", unit, served, over),
-        errors=[rate_drift(f"errors.{kind}", "of the answers", part.errors(kind), answers) for kind in kinds],
-        clocks=list(_clocks(part)),
-        queue_grows=queue_grows,
+    over, unit = (
+        (column("arrivals"), "of the arrivals") if is_open else (column("end_s") - column("start_s"), "per second")
     )
+    # Unanswered requests are counted after the phase and its grace period, so they have no place in time.
+    kinds = [kind for kind in phase.errors if kind != UNANSWERED and errors(kind).any()]
+    return {
+        "latency": latency,
+        "throughput": rate_drift("throughput", unit, column("ok"), over),
+        "errors": [rate_drift(f"errors.{kind}", "of the answers", errors(kind), column("completed")) for kind in kinds],
+        "queue_grows": queue_grows,
+    }
 
 
-def _memory(part: Sustainable) -> Iterator[MemoryTrend]:
+def _memory(
+    processes: Mapping[Path, Sequence[Line]],
+    log: SampleLog | None,
+    span_ns: tuple[int, int],
+    rate: float | None,
+    tracer: str | None,
+) -> Iterator[MemoryTrend]:
     """The host memory and GPU memory of each process."""
-    several = len(part.lines) > 1
-    rate = part.phase.achieved_rate
-    each = None if rate is None else rate / max(len(part.lines), 1)
-    for folder, mine in part.lines.items():
-        name = f"process {folder}" if several else "process"
-        at = np.array([line["start_ns"] / 1e9 for line in mine])
-        used = np.array([line["rss_bytes"] if line["rss_bytes"] is not None else np.nan for line in mine], np.float64)
-        trend = memory_trend(name, at, used, each)
-        yield _less_nsys_own(trend, at, part.nsys_bytes.get(folder, 0))
-        series = None if part.log is None else part.log.get(process_subject(folder), "process_memory_bytes")
+    each = None if rate is None else rate / len(processes)
+    for folder, lines in processes.items():
+        name = f"process {folder.name}" if len(processes) > 1 else "process"
+        at = np.array([line["start_ns"] / 1e9 for line in lines])
+        used = np.array([line["rss_bytes"] for line in lines], np.float64)  # NaN: not known
+        trace, trace_bytes = folder / TRACE_NAME, 0
+        if tracer == "nsys" and trace.is_file():
+            trace_bytes = trace.stat().st_size
+        yield _less_nsys_own(memory_trend(name, at, used, each), at, trace_bytes)
+        series = None if log is None else log.get(process_subject(folder.name), "process_memory_bytes")
         if series is not None and series.is_read.any():
-            begin, end = part.span_ns
-            inside = (series.time_monotonic_ns >= begin) & (series.time_monotonic_ns <= end)
-            read = series.select(inside)
+            begin, end = span_ns
+            read = series.select((series.time_monotonic_ns >= begin) & (series.time_monotonic_ns <= end))
             yield memory_trend(f"gpu memory of {name}", read.time_monotonic_ns / 1e9, read.value, each)
 
 
@@ -166,11 +138,8 @@ def _less_nsys_own(trend: MemoryTrend, at_s: Float64, trace_bytes: int) -> Memor
     return trend.model_copy(update={"verdict": "cannot-tell", "reason": reason, "per_request_bytes": None})
 
 
-def _clocks(part: Sustainable) -> Iterator[ClockChange]:
-    log = part.log
-    if log is None:
-        return
-    begin, end = part.span_ns
+def _clocks(log: SampleLog, span_ns: tuple[int, int]) -> Iterator[ClockChange]:
+    begin, end = span_ns
     for record in log.subjects("gpu"):
         clock = log.get(record.subject, "sm_clock_mhz")
         if clock is None or not len(clock):

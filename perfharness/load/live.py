@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -21,27 +21,6 @@ SHARES = (0.25, 0.5, 0.9, 0.5, 0.25)
 """Rates of the variable load, as shares of the rate of one user with one request at a time."""
 
 PROCESS = "live"
-
-
-class _LiveTarget(CallableTarget):
-    """A model of this process; `open` makes its session in the calling thread."""
-
-    def __init__(self, make_session: Callable[[], LiveSession], recorder: PerfRecorder) -> None:
-        super().__init__(self._round, recorder, Inputs(()))
-        self._make_session = make_session
-
-    def open(self) -> None:
-        """Make the session, and run it once."""
-        super().open()
-        self._session = self._make_session()
-        self._session.run_round()
-
-    def close(self) -> None:
-        """Close the session."""
-        self._session.close()
-
-    def _round(self) -> None:
-        self._session.run_round()
 
 
 class StressTest:
@@ -88,10 +67,23 @@ class StressTest:
     def _run(self, model: Model, profile: Profile) -> LoadResult:
         recorder = PerfRecorder("load")
         session = partial(LiveSession, model, self.inputs, self.device)
+
+        class Rounds:
+            """A session of a worker's thread; its first round is not measured."""
+
+            def __init__(self) -> None:
+                self._session = session()
+                self._session.run_round()
+                self.close = self._session.close
+
+            def __call__(self) -> None:
+                self._session.run_round()
+
         name = getattr(model, "__name__", type(model).__name__)
         spec = WorkerSpec(kind="callable", target=f"{name}, batch {batch_size_of(self.inputs)}", profile=profile)
         # the outermost session restores a module's mode
         with session(), tempfile.TemporaryDirectory(prefix="perfharness-") as folder:
             (Path(folder) / PROCESS).mkdir()
-            send_load(profile, lambda: _LiveTarget(session, recorder), Path(folder) / PROCESS, recorder)
+            target = partial(CallableTarget, Rounds, recorder, Inputs(()))
+            send_load(profile, target, Path(folder) / PROCESS, recorder)
             return read_load(Path(folder), spec, [PROCESS])

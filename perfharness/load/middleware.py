@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from perfharness.errors import RecorderError
@@ -56,10 +56,7 @@ class AsgiMiddleware:
         if scope["type"] == "http":
             headers = dict(scope["headers"])
             batch = _batch(self.recorder, headers.get(_REQUEST), headers.get(_ITEMS))
-        if batch is None:
-            await self.app(scope, receive, send)
-            return
-        with batch:
+        with nullcontext() if batch is None else batch:
             await self.app(scope, receive, send)
 
 

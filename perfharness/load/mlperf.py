@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +22,8 @@ from perfharness.backends import Device, DeviceChoice, backend, backend_and_mode
 from perfharness.backends.models import model_source, shapes_of
 from perfharness.bench.spec import CaseSpec
 from perfharness.distribution import install_command
-from perfharness.errors import ResultError, ToolNotFoundError, UsageError
+from perfharness.errors import ToolNotFoundError, UsageError
+from perfharness.files import read_model
 from perfharness.load.models import ModelSpec
 from perfharness.model.base import Settings
 from perfharness.model.bench import Precision
@@ -60,6 +62,17 @@ LAUNCH_SETTINGS = (
 """Settings of `perfharness launch` that apply to a LoadGen test, which is one process on one GPU or none."""
 
 
+def _option(panel: str, flag: str, text: str, metavar: str | None = None) -> Option:
+    return Option((flag,), panel, text, metavar)
+
+
+_model, _test, _data = (partial(_option, panel) for panel in (MODEL, TEST, DATA))
+
+COUNT = Field(ge=1)
+NOT_NEGATIVE = Field(ge=0, allow_inf_nan=False)
+POSITIVE = Field(gt=0, allow_inf_nan=False)
+
+
 class MlperfSettings(Settings):
     """Settings of LoadGen, of the system under test and of its data. None means LoadGen's default, or the value from
     the configuration files; a set value overrides these.
@@ -68,115 +81,81 @@ class MlperfSettings(Settings):
     model: str
     """A model file, or `module:function`, as for `perfharness bench`."""
 
-    backend: Annotated[
-        str, Option(("--backend",), MODEL, "Runs the model, as in `perfharness bench`.", metavar="NAME[/MODE]")
-    ] = ""
-    precision: Annotated[Precision, Option(("--precision",), MODEL, "Precision of the model.")] = "fp32"
-    device: Annotated[DeviceChoice, Option(("--device",), MODEL, "auto: the GPU where there is one.")] = "auto"
+    backend: Annotated[str, _model("--backend", "Runs the model, as in `perfharness bench`.", "NAME[/MODE]")] = ""
+    precision: Annotated[Precision, _model("--precision", "Precision of the model.")] = "fp32"
+    device: Annotated[DeviceChoice, _model("--device", "auto: the GPU where there is one.")] = "auto"
     shape: Annotated[
-        tuple[str, ...],
-        Option(("--shape",), MODEL, "Shapes of inputs that leave dimensions open.", metavar="NAME=DIMxDIM…,…"),
+        tuple[str, ...], _model("--shape", "Shapes of inputs that leave dimensions open.", "NAME=DIMxDIM…,…")
     ] = ()
     backend_option: Annotated[
-        tuple[str, ...], Option(("--backend-option",), MODEL, "Options of the backend.", metavar="NAME=VALUE,…")
+        tuple[str, ...], _model("--backend-option", "Options of the backend.", "NAME=VALUE,…")
     ] = ()
-    threads: Annotated[int | None, Option(("--threads",), MODEL, "CPU threads of the backend.", metavar="N")] = Field(
-        default=None, ge=1
-    )
+    threads: Annotated[int | None, _model("--threads", "CPU threads of the backend.", "N"), COUNT] = None
     max_batch: Annotated[
         int | None,
-        Option(
-            ("--max-batch",),
-            MODEL,
-            "Maximum samples in one execution. [default: 1; MultiStream: those of a query]",
-            metavar="N",
-        ),
-    ] = Field(default=None, ge=1)
+        _model("--max-batch", "Maximum samples in one execution. [default: 1; MultiStream: those of a query]", "N"),
+        COUNT,
+    ] = None
     batch_timeout_ms: Annotated[
         float,
-        Option(
-            ("--batch-timeout",),
-            MODEL,
-            "Server: maximum wait of an incomplete batch for more samples; 0: no wait.",
-            metavar="MS",
-        ),
-    ] = Field(default=0.0, ge=0, allow_inf_nan=False)
+        _model("--batch-timeout", "Server: maximum wait of an incomplete batch for more samples; 0: no wait.", "MS"),
+        NOT_NEGATIVE,
+    ] = 0.0
     warmup_rounds: Annotated[
-        int, Option(("--warmup-rounds",), MODEL, "Executions of each session before the test.", metavar="N")
-    ] = Field(default=5, ge=1)
+        int, _model("--warmup-rounds", "Executions of each session before the test.", "N"), COUNT
+    ] = 5
 
-    scenario: Annotated[Scenario, Option(("--scenario",), TEST, "LoadGen's scenario.")] = "SingleStream"
+    scenario: Annotated[Scenario, _test("--scenario", "LoadGen's scenario.")] = "SingleStream"
     benchmark: Annotated[
-        str | None,
-        Option(
-            ("--benchmark",),
-            TEST,
-            "Apply LoadGen's own rules of this benchmark, for example resnet50.",
-            metavar="NAME",
-        ),
+        str | None, _test("--benchmark", "Apply LoadGen's own rules of this benchmark, for example resnet50.", "NAME")
     ] = None
-    user_conf: Annotated[Path | None, Option(("--user-conf",), TEST, "LoadGen's user.conf.", metavar="FILE")] = None
+    user_conf: Annotated[Path | None, _test("--user-conf", "LoadGen's user.conf.", "FILE")] = None
     target_qps: Annotated[
         float | None,
-        Option(
-            ("--target-qps",),
-            TEST,
-            "Server: queries issued per second; Offline: samples expected per second.",
-            metavar="X",
-        ),
-    ] = Field(default=None, gt=0, allow_inf_nan=False)
+        _test("--target-qps", "Server: queries issued per second; Offline: samples expected per second.", "X"),
+        POSITIVE,
+    ] = None
     target_latency_ms: Annotated[
         float | None,
-        Option(
-            ("--target-latency",),
-            TEST,
-            "Server: latency limit; SingleStream, MultiStream: expected latency of a query.",
-            metavar="MS",
+        _test(
+            "--target-latency", "Server: latency limit; SingleStream, MultiStream: expected latency of a query.", "MS"
         ),
-    ] = Field(default=None, gt=0, allow_inf_nan=False)
+        POSITIVE,
+    ] = None
     min_duration_s: Annotated[
-        float | None, Option(("--min-duration",), TEST, "Run at least this long.", metavar="SECONDS")
-    ] = Field(default=None, ge=0, allow_inf_nan=False)
+        float | None, _test("--min-duration", "Run at least this long.", "SECONDS"), NOT_NEGATIVE
+    ] = None
     max_duration_s: Annotated[
         float | None,
-        Option(("--max-duration",), TEST, "Stop after this time; the result is then INVALID.", metavar="SECONDS"),
-    ] = Field(default=None, ge=0, allow_inf_nan=False)
-    min_queries: Annotated[int | None, Option(("--min-queries",), TEST, "Send at least N queries.", metavar="N")] = (
-        Field(default=None, ge=1)
-    )
-    max_queries: Annotated[int | None, Option(("--max-queries",), TEST, "Send at most N queries.", metavar="N")] = (
-        Field(default=None, ge=1)
-    )
+        _test("--max-duration", "Stop after this time; the result is then INVALID.", "SECONDS"),
+        NOT_NEGATIVE,
+    ] = None
+    min_queries: Annotated[int | None, _test("--min-queries", "Send at least N queries.", "N"), COUNT] = None
+    max_queries: Annotated[int | None, _test("--max-queries", "Send at most N queries.", "N"), COUNT] = None
     samples_per_query: Annotated[
-        int | None,
-        Option(("--samples-per-query",), TEST, "MultiStream: samples in each query. [default: 8]", metavar="N"),
-    ] = Field(default=None, ge=1)
+        int | None, _test("--samples-per-query", "MultiStream: samples in each query. [default: 8]", "N"), COUNT
+    ] = None
     seed: Annotated[
         int | None,
-        Option(("--seed",), TEST, "Sets LoadGen's three seeds. [default: those of LoadGen or its files]", metavar="N"),
-    ] = Field(default=None, ge=0)
+        _test("--seed", "Sets LoadGen's three seeds. [default: those of LoadGen or its files]", "N"),
+        NOT_NEGATIVE,
+    ] = None
     dataset: Annotated[
         str,
-        Option(
-            ("--dataset",),
-            DATA,
+        _data(
+            "--dataset",
             "random, an .npz with an array of samples for each input, or a function.",
-            metavar="FILE.npz|module:function",
+            "FILE.npz|module:function",
         ),
     ] = RANDOM
     samples: Annotated[
-        int | None,
-        Option(("--samples",), DATA, "Use the first N samples. [default: all; random: 64]", metavar="N"),
-    ] = Field(default=None, ge=1)
+        int | None, _data("--samples", "Use the first N samples. [default: all; random: 64]", "N"), COUNT
+    ] = None
     performance_samples: Annotated[
         int | None,
-        Option(
-            ("--performance-samples",),
-            DATA,
-            "Samples that LoadGen holds in memory. [default: all, at most 1024]",
-            metavar="N",
-        ),
-    ] = Field(default=None, ge=1)
+        _data("--performance-samples", "Samples that LoadGen holds in memory. [default: all, at most 1024]", "N"),
+        COUNT,
+    ] = None
 
     expected_rate: float | None = None
     """Expected samples per second for LoadGen, from a first attempt; None: measured before the test."""
@@ -271,7 +250,9 @@ def loadgen() -> ModuleType:
 
 
 def apply_rules(made: Any, settings: MlperfSettings, folder: Path) -> None:
-    """Apply the rules of a benchmark, built into LoadGen, and of user.conf, which is copied into the folder."""
+    """Apply the rules of a benchmark, built into LoadGen, and of user.conf, which is copied into the folder; LoadGen
+    needs a file, so it is empty if there is none.
+    """
     copy = folder / "user.conf"
     copy.write_bytes(b"" if settings.user_conf is None else settings.user_conf.read_bytes())
     if code := made.FromConfig(str(copy), settings.benchmark or "*", settings.scenario):
@@ -300,6 +281,8 @@ class Detail:
     values: dict[str, Any] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    problem: str | None = None
+    """Why the file could not be read."""
 
     def starting(self, prefix: str) -> dict[str, Any]:
         """Values of the keys with this prefix, by the rest of the key."""
@@ -311,15 +294,13 @@ class Detail:
 
 
 def read_detail(path: Path) -> Detail:
-    """Settings, results and messages. Raises `ResultError` if the file cannot be read; skips lines of other programs
-    and an incomplete line.
-    """
+    """Settings, results and messages; skips lines of other programs and an incomplete line."""
     try:
-        text = path.read_text("utf-8", "replace")
+        lines = path.read_text("utf-8", "replace").splitlines()
     except OSError as error:
-        raise ResultError(f"{path} cannot be read: {error.strerror}; LoadGen did not write it") from error
+        return Detail(problem=f"{path} cannot be read: {error.strerror}; LoadGen did not write it")
     found = Detail()
-    for line in text.splitlines():
+    for line in lines:
         if not line.startswith(MLLOG):
             continue
         try:
@@ -345,11 +326,6 @@ PADDING_SHARE = 0.01
 
 PERCENTS = (50.0, 90.0, 95.0, 97.0, 99.0, 99.9)
 """The percentiles that LoadGen reports."""
-
-PERCENTILE = {
-    **dict.fromkeys(("SingleStream", "Server", "Offline"), "percentile_latency_ns"),
-    "MultiStream": "percentile_per_query_latency_ns",
-}
 
 
 @dataclass(frozen=True, repr=False)
@@ -404,7 +380,7 @@ def run_mlperf(
 
 
 def plan_mlperf(model: str, given: Mapping[str, Any]) -> MlperfPlan:
-    """Make all checks that are possible before the start. Raises as `mlperf`."""
+    """Make all checks that are possible before the start. Raises as `run_mlperf`."""
     own = {name: value for name, value in given.items() if name in MlperfSettings.model_fields}
     others = {name: value for name, value in given.items() if name not in own}
     if unknown := sorted(set(others) - set(LAUNCH_SETTINGS)):
@@ -417,13 +393,17 @@ def plan_mlperf(model: str, given: Mapping[str, Any]) -> MlperfPlan:
     check_settings(settings)
     if settings.user_conf is not None:
         settings = settings.model_copy(update={"user_conf": settings.user_conf.absolute()})
-    launch = {"warmup_batches": 0, **others, "module": True, "source": model}
+    return _planned(settings, others)
+
+
+def _planned(settings: MlperfSettings, given: Mapping[str, Any]) -> MlperfPlan:
+    launch = {"warmup_batches": 0, **given, "module": True, "source": settings.model}
     (plan,) = plan_launches([launch_options(WORKER, [settings.model_dump_json(exclude_defaults=True)], launch)])
-    return MlperfPlan(settings, plan, others)
+    return MlperfPlan(settings, plan, given)
 
 
 def run_test(plan: MlperfPlan, command: Sequence[str] | None = None, observe: Observe = unobserved) -> MlperfRun:
-    """Run a planned test, and read its logs. Raises as `mlperf`.
+    """Run a planned test, and read its logs. Raises as `run_mlperf`.
 
     A test that is INVALID because the rate measured by perfharness was wrong is repeated once.
     """
@@ -433,20 +413,18 @@ def run_test(plan: MlperfPlan, command: Sequence[str] | None = None, observe: Ob
     if rate is None:
         return first
     own = plan.settings.model_copy(update={"expected_rate": rate})
-    return _run_once(plan_mlperf(own.model, {**own.model_dump(exclude={"model"}), **plan.given}), words, observe)
+    return _run_once(_planned(own, plan.given), words, observe)
 
 
 def _run_once(plan: MlperfPlan, words: Sequence[str], observe: Observe) -> MlperfRun:
     found: list[MlperfResult] = []
-    process = plan.launch.processes[0].folder
 
     def complete(run: FinishedRun) -> None:
-        found.append(read_result(plan, run.folder / process, run.folder, words))
+        found.append(read_result(plan, run.folder / plan.launch.processes[0].folder, run.folder, words))
         write_json(run.folder / MLPERF_NAME, found[0].model_dump(mode="json"))
 
     with observe(plan.launch) as observer:
-        launched = run_plan(plan.launch, words, observer, complete=complete)
-    return MlperfRun(launched, found[0])
+        return MlperfRun(run_plan(plan.launch, words, observer, complete=complete), found[0])
 
 
 def _rate_for_another(result: MlperfResult, settings: MlperfSettings) -> float | None:
@@ -464,25 +442,19 @@ def _rate_for_another(result: MlperfResult, settings: MlperfSettings) -> float |
 def read_result(plan: MlperfPlan, folder: Path, run_folder: Path, command: Sequence[str]) -> MlperfResult:
     """The result from the logs in a process's folder, as far as there are any."""
     settings, logs = plan.settings, folder / LOGS
-    sut = _sut(logs / SUT_NAME)
-    detail, problem = Detail(), None
-    try:
-        detail = read_detail(logs / DETAIL_LOG)
-    except ResultError as error:
-        problem = str(error)
-    status = sut.status if sut is not None else "failed"
+    sut, detail = read_model(logs / SUT_NAME, SutRecord), read_detail(logs / DETAIL_LOG)
     reported = detail.starting("result_")
     queries = reported.get("query_count")
     result = MlperfResult(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         command=list(command),
-        status=status,
+        status="failed" if sut is None else sut.status,
         scenario=settings.scenario,
         model=settings.model,
         backend=settings.backend,
         asked=settings.model_dump(mode="json", exclude_defaults=True),
         sut=sut,
-        validity=detail.values.get("result_validity"),
+        validity=reported.get("validity"),
         invalid_reasons=[name for key, name in CONSTRAINTS.items() if detail.values.get(key) is False],
         recommendations=detail.lines("result_invalid_reason"),
         early_stopping=detail.lines("early_stopping_result"),
@@ -501,18 +473,16 @@ def read_result(plan: MlperfPlan, folder: Path, run_folder: Path, command: Seque
             if (logs / name).is_file()
         },
     )
-    return result.model_copy(update={"findings": list(_findings(result, plan, problem))})
-
-
-def _sut(path: Path) -> SutRecord | None:
-    try:
-        return SutRecord.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
-        return None
+    return result.model_copy(update={"findings": list(_findings(result, settings, detail.problem))})
 
 
 def _ms(nanoseconds: float | None) -> float | None:
     return None if nanoseconds is None else nanoseconds / NS_PER_MS
+
+
+def _percentile(scenario: str, percent: float) -> str:
+    """Key of LoadGen's latency of a query."""
+    return f"{percent:.2f}_percentile_{'per_query_' if scenario == 'MultiStream' else ''}latency_ns"
 
 
 def _metric(scenario: str, values: Mapping[str, Any]) -> MlperfMetric | None:
@@ -521,7 +491,7 @@ def _metric(scenario: str, values: Mapping[str, Any]) -> MlperfMetric | None:
         name, key = RATES[scenario]
         return MlperfMetric(name=name, unit="samples per second", value=values[key]) if key in values else None
     percent = 100 * values.get("effective_target_latency_percentile", 0.0)
-    value = values.get(f"result_{percent:.2f}_{PERCENTILE[scenario]}")
+    value = values.get(f"result_{_percentile(scenario, percent)}")
     if value is None:
         return None
     which = "ss" if scenario == "SingleStream" else "ms"
@@ -539,7 +509,7 @@ def percentiles_of(scenario: str, reported: Mapping[str, Any], queries: int | No
     """LoadGen's percentiles, if there are enough queries for them."""
     found = []
     for percent in PERCENTS:
-        value, reason = reported.get(f"{percent:.2f}_{PERCENTILE[scenario]}"), None
+        value, reason = reported.get(_percentile(scenario, percent)), None
         if value is None or queries is None:
             value, reason = None, "not reported by LoadGen"
         elif (beyond := round(queries * (100 - percent) / 100, 6)) < LEAST_BEYOND:
@@ -548,25 +518,22 @@ def percentiles_of(scenario: str, reported: Mapping[str, Any], queries: int | No
     return found
 
 
-def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> Iterator[Finding]:
-    """Findings of a test."""
-    sut = result.sut
-    if sut is None or result.status != "ok":
-        why = "its process ended without a report" if sut is None else sut.problem or result.status
-        hint = "See stderr.log of the process"
-        yield Finding("mlperf-incomplete", Severity.ERROR, f"The test did not finish: {why}", hint)
+def _findings(result: MlperfResult, settings: MlperfSettings, problem: str | None) -> Iterator[Finding]:
+    sut = result.sut or SutRecord(problem="its process ended without a report")
+    if result.status != "ok":
+        why = f"The test did not finish: {sut.problem or result.status}"
+        yield Finding("mlperf-incomplete", Severity.ERROR, why, "See stderr.log of the process")
     elif problem is not None:
         yield Finding("mlperf-incomplete", Severity.ERROR, f"A log of LoadGen is missing or damaged: {problem}")
-    told = {} if sut is None else sut.told
-    ours = [f"{name} was {value:.4g}: perfharness measured it before the test." for name, value in told.items()]
     if result.validity == "INVALID":
+        told = [f"{name} was {value:.4g}: perfharness measured it before the test." for name, value in sut.told.items()]
         yield Finding(
             "mlperf-invalid",
             Severity.ERROR,
             f"LoadGen's verdict is INVALID. Not satisfied: {', '.join(result.invalid_reasons) or 'not stated'}",
-            " ".join([*result.recommendations, *result.early_stopping, *ours]),
+            " ".join([*result.recommendations, *result.early_stopping, *told]),
         )
-    if sut is not None and sut.errors:
+    if sut.errors:
         kinds = ", ".join(f"{count} {kind} ({sut.first_errors.get(kind, '')})" for kind, count in sut.errors.items())
         yield Finding(
             "mlperf-failed-samples",
@@ -581,23 +548,30 @@ def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> It
             f"LoadGen logged {len(result.loadgen_errors)} errors, the first: {result.loadgen_errors[0]}",
             "mlperf_log_detail.txt has all of them",
         )
-    if plan.settings.expected_rate is not None:
+    if settings.expected_rate is not None:
         yield Finding(
             "mlperf-tried-again",
             Severity.NOTE,
             "The test ran twice: the first was INVALID because the rate measured by perfharness was wrong.",
             "The first test is in the folder previous; set the expectation with --target-qps or --target-latency",
         )
-    yield from padding_findings(sut)
+    rows = sut.samples + sut.padding
+    if sut.padding and sut.padding >= PADDING_SHARE * rows:
+        yield Finding(
+            "mlperf-rules",
+            Severity.NOTE,
+            f"{sut.padding / rows:.0%} of the executed rows were padding: batches were smaller than the session",
+            "Use a smaller --max-batch",
+        )
     wanted = result.settings.get("performance_sample_count")
-    if sut is not None and sut.data_samples is not None and wanted is not None and wanted > sut.data_samples:
+    if sut.data_samples is not None and wanted is not None and wanted > sut.data_samples:
         yield Finding(
             "mlperf-rules",
             Severity.WARNING,
             f"The rules draw from {wanted} samples, but the data set has {sut.data_samples}",
             "Use the benchmark's own data set (--dataset)",
         )
-    if sut is not None and sut.overridden:
+    if sut.overridden:
         names = ", ".join(f"{name} {before:g} → {now:g}" for name, (before, now) in sut.overridden.items())
         yield Finding(
             "mlperf-rules",
@@ -605,23 +579,10 @@ def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> It
             f"Settings differ from LoadGen's rules and user.conf: {names}",
             "Drop these options to keep the rules",
         )
-    elif plan.settings.benchmark is None and plan.settings.user_conf is None:
+    elif settings.benchmark is None and settings.user_conf is None:
         yield Finding(
             "mlperf-rules",
             Severity.NOTE,
             "No benchmark rules were applied: the verdict is based on LoadGen's defaults and the options",
             "Apply the rules of a benchmark, for example --benchmark resnet50",
         )
-
-
-def padding_findings(sut: SutRecord | None) -> Iterator[Finding]:
-    """Executed padding rows, if they are enough to matter."""
-    rows = 0 if sut is None else sut.samples + sut.padding
-    if sut is None or sut.padding < PADDING_SHARE * rows or not sut.padding:
-        return
-    yield Finding(
-        "mlperf-rules",
-        Severity.NOTE,
-        f"{sut.padding / rows:.0%} of the executed rows were padding: batches were smaller than the session",
-        "Use a smaller --max-batch",
-    )

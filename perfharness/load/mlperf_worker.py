@@ -38,7 +38,7 @@ from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.files import write_model
 from perfharness.load.mlperf import RANDOM, MlperfSettings, Scenario, apply_rules, loadgen
 from perfharness.load.models import STEPS
-from perfharness.load.record import NEVER_NS
+from perfharness.load.record import NEVER_NS, moments
 from perfharness.load.request import LONGEST_MESSAGE, kind_of
 from perfharness.model import environment
 from perfharness.model.bench import TensorSpec
@@ -75,12 +75,7 @@ def sample_shapes(inputs: Sequence[TensorSpec], spec: CaseSpec) -> Shapes:
 
 
 class Samples:
-    """All samples, and those that LoadGen holds in memory.
-
-    Args:
-        rows: the first `count` samples, by input, without the batch dimension.
-        inputs: inputs of the model; `shapes`: those of one sample.
-    """
+    """All samples (the first `count` rows), and those that LoadGen holds in memory; `shapes` are of one sample."""
 
     def __init__(self, rows: Sequence[Mapping[str, Array]], count: int, inputs: Sequence[TensorSpec], shapes: Shapes):
         self._data, self.count = rows, count
@@ -182,19 +177,16 @@ class Requests:
     def write(self, folder: Path, *, has_schedule: bool) -> None:
         """Write a row per query. The intended time is unknown if LoadGen has a schedule."""
         count = len(self.items)
-        intended = array("q", [NEVER_NS] * count) if has_schedule else self.sent_ns
-        moments = {"intended_ns": intended, "sent_ns": self.sent_ns, "begun_ns": self.begun_ns, "done_ns": self.done_ns}
-        columns = {name: np.array(values[:count], np.int64) for name, values in moments.items()}
-        errors = pa.array([self.errors.get(number) for number in range(count)], pa.string())
-        table = pa.table(
-            {
-                "id": np.arange(count),
-                "items": np.array(self.items[:count], np.int64),
-                "error": errors,
-                **{name: pa.array(values, mask=values == NEVER_NS) for name, values in columns.items()},
-            }
-        )
-        pq.write_table(table, folder / REQUESTS_NAME, compression="zstd")
+        columns = {
+            "id": np.arange(count),
+            "items": np.array(self.items[:count], np.int64),
+            "error": pa.array([self.errors.get(number) for number in range(count)], pa.string()),
+            "intended_ns": moments([NEVER_NS] * count if has_schedule else self.sent_ns[:count]),
+            "sent_ns": moments(self.sent_ns[:count]),
+            "begun_ns": moments(self.begun_ns[:count]),
+            "done_ns": moments(self.done_ns[:count]),
+        }
+        pq.write_table(pa.table(columns), folder / REQUESTS_NAME, compression="zstd")
 
 
 @dataclass
@@ -218,12 +210,15 @@ class Work:
     queries: Sequence[int] = ()
 
 
-class Executor:
-    """Executes batches in one thread, with a session for each size.
+class System:
+    """The system under test: executes batches in one thread, with a session for each size.
+
+    The thread is LoadGen's own; for Server, the one that calls `serve`.
 
     Args:
         sessions: by batch size, allocated in this thread.
         fail: called with the reason if every batch fails.
+        batch_timeout_s: Server: maximum wait of an incomplete batch for more samples; 0: no wait.
     """
 
     def __init__(
@@ -232,122 +227,39 @@ class Executor:
         sessions: Mapping[int, Session],
         samples: Samples,
         respond: Respond,
-        requests: Requests,
         fail: Callable[[str], None],
+        scenario: Scenario,
+        batch_timeout_s: float = 0.0,
     ) -> None:
-        self._perf, self._samples, self._respond, self._requests = perf, samples, respond, requests
+        self._perf, self._samples, self._respond, self._fail_all = perf, samples, respond, fail
         self._sessions = sorted(sessions.items())
-        self.largest = self._sessions[-1][0]
-        self._fail_all = fail
+        self._largest = self._sessions[-1][0]
+        self._batch_timeout_s = batch_timeout_s
         self._stages = {name: perf.range(name) for name in STAGES}
-        self.outcome = Outcome()
+        self._queue: SimpleQueue[Work | None] = SimpleQueue()
         self._failures_in_a_row = 0
-        self.serving = threading.Lock()
+        self.requests, self.outcome = Requests(), Outcome()
+        self.executing = threading.Lock()
         """Held while a batch is executed."""
 
-    def serve(self, work: Work, fill: Callable[[Work], None] | None = None) -> None:
-        """Execute a batch, in parts if it is larger than the largest session, and answer it. Never raises.
-
-        Args:
-            fill: waits for more samples for the batch.
-        """
-        with self.serving:
-            self._serve(work, fill)
-
-    def _serve(self, work: Work, fill: Callable[[Work], None] | None) -> None:
-        answered, outcome = 0, self.outcome
-        try:
-            with self._perf.batch(work.number) as batch:
-                if fill is not None:
-                    with self._stages["wait"]:
-                        fill(work)
-                self._mark(self._requests.begun_ns, work)
-                batch.total_items = len(work.ids)
-                for first in range(0, len(work.ids), self.largest):
-                    part = slice(first, first + self.largest)
-                    self._execute(work.indices[part])
-                    with self._stages["respond"]:
-                        if part.stop >= len(work.ids):
-                            self._mark(self._requests.done_ns, work)
-                        self._respond(work.ids[part])
-                    answered = min(part.stop, len(work.ids))
-            outcome.batches += 1
-            outcome.samples += len(work.ids)
-            self._failures_in_a_row = 0
-        except Exception as error:
-            self._fail(error, work, answered)
-
-    def warm_up(self, rounds: int, seconds: float) -> float:
-        """Execute the first sample on every session; on the largest one for `seconds`. Returns its mean time, s.
-
-        The mean over some time is more stable than the minimum of a few rounds.
-        """
-        for size, _ in self._sessions:
-            for _ in range(rounds):
-                self._execute([0] * size)
-        count, begin = 0, clock()
-        while not count or clock() - begin < seconds * 1e9:
-            self._execute([0] * self.largest)
-            count += 1
-        return (clock() - begin) / 1e9 / count
-
-    def _execute(self, indices: list[int]) -> None:
-        size, session = next((one for one in self._sessions if one[0] >= len(indices)), self._sessions[-1])
-        stages = self._stages
-        self.outcome.padding += size - len(indices)
-        with stages["write_inputs"]:
-            session.write_inputs(self._samples.batch(indices, size))
-        for step in STEPS:
-            with stages[step]:
-                getattr(session, step)()
-
-    def _fail(self, error: Exception, work: Work, answered: int) -> None:
-        kind, outcome, left = kind_of(error), self.outcome, work.ids[answered:]
-        outcome.errors[kind] += len(left)
-        outcome.first_errors.setdefault(kind, mask_text(f"{type(error).__name__}: {error}"[:LONGEST_MESSAGE]))
-        self._failures_in_a_row += 1
-        self._requests.errors.update(dict.fromkeys(work.queries, kind))
-        self._mark(self._requests.done_ns, work)
-        self._respond(left)
-        if self._failures_in_a_row >= FAILURES_IN_A_ROW:
-            self._fail_all(f"{FAILURES_IN_A_ROW} batches in a row failed; the last: {type(error).__name__}: {error}")
-
-    def _mark(self, moments: array[int], work: Work) -> None:
-        now = clock()
-        for query in work.queries:
-            moments[query] = now
-
-
-class System:
-    """The system under test: answers each query in LoadGen's own thread; for Server, in the thread that calls `serve`.
-
-    Args:
-        batch_timeout_s: Server: maximum wait of an incomplete batch for more samples; 0: no wait.
-    """
-
-    def __init__(
-        self, executor: Executor, requests: Requests, scenario: Scenario, batch_timeout_s: float = 0.0
-    ) -> None:
-        self._executor, self._requests, self._batch_timeout_s = executor, requests, batch_timeout_s
-        self._queue: SimpleQueue[Work | None] = SimpleQueue()
         self.issue = {"Server": self._enqueue, "Offline": self._execute_all}.get(scenario, self._answer)
         """Called by LoadGen with a query."""
 
     def _answer(self, samples: Sequence[Any]) -> None:
-        number = self._requests.add(clock(), len(samples))
-        self._executor.serve(Work(number, [one.id for one in samples], [one.index for one in samples], (number,)))
+        number = self.requests.add(clock(), len(samples))
+        self.execute(Work(number, [one.id for one in samples], [one.index for one in samples], (number,)))
 
     def _execute_all(self, samples: Sequence[Any]) -> None:
         """One query with all samples: a batch per execution."""
         ids, indices = [one.id for one in samples], [one.index for one in samples]
-        step = self._executor.largest
-        for number, first in enumerate(range(0, len(ids), step)):
-            self._executor.serve(Work(number, ids[first : first + step], indices[first : first + step]))
+        for number, first in enumerate(range(0, len(ids), self._largest)):
+            part = slice(first, first + self._largest)
+            self.execute(Work(number, ids[part], indices[part]))
 
     def _enqueue(self, samples: Sequence[Any]) -> None:
         now = clock()
         for sample in samples:
-            number = self._requests.add(now, 1)
+            number = self.requests.add(now, 1)
             self._queue.put(Work(number, [sample.id], [sample.index], (number,)))
 
     def flush(self) -> None:
@@ -356,14 +268,42 @@ class System:
 
     def serve(self) -> None:
         """Answer the queries of Server, until the last one."""
-        fill = self._fill if self._executor.largest > 1 else None
         while (work := self._queue.get()) is not None:
-            self._executor.serve(work, fill)
+            self.execute(work, is_filled=self._largest == 1)
+
+    def execute(self, work: Work, *, is_filled: bool = True) -> None:
+        """Execute a batch, in parts if it is larger than the largest session, and answer it. Never raises.
+
+        If it is not filled, wait for more samples first.
+        """
+        answered = 0
+        with self.executing:
+            try:
+                with self._perf.batch(work.number) as batch:
+                    if not is_filled:
+                        with self._stages["wait"]:
+                            self._fill(work)
+                    self._mark(self.requests.begun_ns, work)
+                    batch.total_items = len(work.ids)
+                    for first in range(0, len(work.ids), self._largest):
+                        part = slice(first, first + self._largest)
+                        self._run(work.indices[part])
+                        with self._stages["respond"]:
+                            if part.stop >= len(work.ids):
+                                self._mark(self.requests.done_ns, work)
+                            self._respond(work.ids[part])
+                        answered = min(part.stop, len(work.ids))
+            except Exception as error:
+                self._fail(error, work, answered)
+            else:
+                self.outcome.batches += 1
+                self.outcome.samples += len(work.ids)
+                self._failures_in_a_row = 0
 
     def _fill(self, work: Work) -> None:
         """Add queued samples until the batch is full or its wait is over."""
         deadline = time.monotonic() + self._batch_timeout_s
-        while len(work.ids) < self._executor.largest:
+        while len(work.ids) < self._largest:
             try:
                 left_s = deadline - time.monotonic()
                 more = self._queue.get(timeout=left_s) if left_s > 0 else self._queue.get_nowait()
@@ -375,6 +315,45 @@ class System:
             work.ids += more.ids
             work.indices += more.indices
             work.queries = (*work.queries, *more.queries)
+
+    def warm_up(self, rounds: int, seconds: float) -> float:
+        """Execute the first sample on every session; on the largest one for `seconds`. Returns its mean time, s.
+
+        The mean over some time is more stable than the minimum of a few rounds.
+        """
+        for size, _ in self._sessions:
+            for _ in range(rounds):
+                self._run([0] * size)
+        count, begin = 0, clock()
+        while not count or clock() - begin < seconds * 1e9:
+            self._run([0] * self._largest)
+            count += 1
+        return (clock() - begin) / 1e9 / count
+
+    def _run(self, indices: list[int]) -> None:
+        size, session = next(one for one in self._sessions if one[0] >= len(indices))
+        self.outcome.padding += size - len(indices)
+        with self._stages["write_inputs"]:
+            session.write_inputs(self._samples.batch(indices, size))
+        for step in STEPS:
+            with self._stages[step]:
+                getattr(session, step)()
+
+    def _fail(self, error: Exception, work: Work, answered: int) -> None:
+        kind, message, left = kind_of(error), f"{type(error).__name__}: {error}", work.ids[answered:]
+        self.outcome.errors[kind] += len(left)
+        self.outcome.first_errors.setdefault(kind, mask_text(message[:LONGEST_MESSAGE]))
+        self.requests.errors.update(dict.fromkeys(work.queries, kind))
+        self._mark(self.requests.done_ns, work)
+        self._respond(left)
+        self._failures_in_a_row += 1
+        if self._failures_in_a_row >= FAILURES_IN_A_ROW:
+            self._fail_all(f"{FAILURES_IN_A_ROW} batches in a row failed; the last: {message}")
+
+    def _mark(self, times_ns: array[int], work: Work) -> None:
+        now = clock()
+        for query in work.queries:
+            times_ns[query] = now
 
 
 # ---- LoadGen ----
@@ -414,13 +393,9 @@ def respond(ids: Sequence[int]) -> None:
 
 def test_settings(settings: MlperfSettings, folder: Path) -> tuple[Any, dict[str, list[int | float]]]:
     """LoadGen's settings: its defaults, then its own rules of the benchmark and user.conf, then our settings; and which
-    of ours differ from the rules and user.conf, if these were applied.
+    of ours differ from the rules and user.conf, if these were applied. Raises `UsageError`.
 
-    Args:
-        folder: gets an empty user.conf if there is none: LoadGen needs one to apply its rules, and applies them only
-            once in a process.
-
-    Raises `UsageError` if LoadGen cannot read a file.
+    LoadGen applies its rules only once in a process.
     """
     lg = loadgen()
     made = lg.TestSettings()
@@ -450,10 +425,7 @@ def test_settings(settings: MlperfSettings, folder: Path) -> tuple[Any, dict[str
 
 def set_target(made: Any, settings: MlperfSettings, rate: float) -> dict[str, float]:
     """Give LoadGen the expected rate or latency from the options; otherwise, without a user.conf, one derived from the
-    measured rate, which is returned.
-
-    Args:
-        rate: measured samples per second.
+    measured rate (samples per second), which is returned.
     """
     if settings.user_conf is not None and settings.asked_target is None:
         return {}
@@ -484,10 +456,9 @@ def run_test(
     folder: Path,
     fail: Callable[[str], None],
 ) -> None:
-    """Run a test; its logs are in the folder afterwards. Returns when LoadGen has all answers.
+    """Run a test, with so many samples in memory; its logs are in the folder afterwards.
 
     Args:
-        performance_count: how many samples LoadGen may hold in memory.
         fail: gets the reason if a callback failed. It must not return: an exception in LoadGen crashes the process.
     """
 
@@ -528,23 +499,20 @@ def problem_of(error: Exception) -> str:
 
 
 class Test:
-    """A test of a model.
-
-    Args:
-        folder: folder of the process.
-    """
+    """A test of a model; `folder` is that of the process."""
 
     def __init__(self, settings: MlperfSettings, folder: Path) -> None:
         self.settings, self.folder, self.logs = settings, folder, folder / LOGS
         self.device = settings.model_spec.device_of(has_gpu=bool(os.environ.get("CUDA_VISIBLE_DEVICES")))
         self.ended = threading.Event()
-        self.record = SutRecord(device=self.device, batch_sizes=list(settings.sizes))
+        self.facts: dict[str, Any] = {"device": self.device, "batch_sizes": list(settings.sizes)}
+        """Fields of the `SutRecord`."""
+
         self.problem: str | None = None
         self._perf = PerfRecorder("mlperf", settings.model_dump(mode="json"))
-        self._requests = Requests()
         self._stack = ExitStack()
         self._samples: Samples | None = None
-        self.executor: Executor | None = None
+        self.system: System | None = None
 
     def run(self) -> None:
         """Run the test to its end, also after an error."""
@@ -563,25 +531,26 @@ class Test:
 
     def write(self, status: Status) -> None:
         """Write the results so far."""
-        outcome = Outcome() if self.executor is None else self.executor.outcome
-        self._keep(status=status, problem=self.problem, **vars(outcome))
-        write_model(self.logs / SUT_NAME, self.record)
-        if self.settings.scenario != "Offline":  # it has one query
-            self._requests.write(self.folder, has_schedule=self.settings.scenario == "Server")
+        outcome = {} if self.system is None else vars(self.system.outcome)
+        facts = {**self.facts, **outcome, "status": status, "problem": self.problem}
+        write_model(self.logs / SUT_NAME, SutRecord.model_validate(facts))
+        if self.system is not None and self.settings.scenario != "Offline":  # it has one query
+            self.system.requests.write(self.folder, has_schedule=self.settings.scenario == "Server")
 
     def _run(self) -> None:
         settings, made = self.settings, backend(self.settings.model_spec.backend)
-        self._keep(loadgen=version("mlcommons-loadgen"), versions=made.versions())
+        self.facts.update(loadgen=version("mlcommons-loadgen"), versions=made.versions())
         given, overridden = test_settings(settings, self.logs)
         measured_s = min(max(MEASURED_SHARE * given.min_duration_ms / 1e3, LEAST_S), MOST_S)
         sessions = {size: self._session(size) for size in settings.sizes}
         assert self._samples is not None
-        executor = Executor(self._perf, sessions, self._samples, respond, self._requests, self.fail)
+        wait_s = settings.batch_timeout_ms / 1e3
+        system = System(self._perf, sessions, self._samples, respond, self.fail, settings.scenario, wait_s)
         with self._perf.range("warm_up"):
             is_measured = settings.is_ours and settings.expected_rate is None
-            round_s = executor.warm_up(settings.warmup_rounds, measured_s if is_measured else 0.0)
-        self.executor = executor
-        self._keep(warmup_round_ms=round_s * 1e3, backend_settings=sessions[settings.sizes[-1]].settings())
+            round_s = system.warm_up(settings.warmup_rounds, measured_s if is_measured else 0.0)
+        self.system = system
+        self.facts.update(warmup_round_ms=round_s * 1e3, backend_settings=sessions[settings.sizes[-1]].settings())
         gc.collect()
         gc.freeze()
         size, query = settings.sizes[-1], settings.query_samples
@@ -592,8 +561,7 @@ class Test:
         in_memory = min(
             count, settings.performance_samples or given.performance_sample_count_override or MOST_IN_MEMORY
         )
-        self._keep(data_samples=count, performance_samples=in_memory, overridden=overridden, told=told)
-        system = System(executor, self._requests, settings.scenario, settings.batch_timeout_ms / 1e3)
+        self.facts.update(data_samples=count, performance_samples=in_memory, overridden=overridden, told=told)
         test = partial(run_test, system, self._samples, in_memory, given, self.logs, self.fail)
         if settings.scenario == "Server":  # executes in the thread that loaded the model
             thread = threading.Thread(target=test, daemon=True)
@@ -613,9 +581,6 @@ class Test:
         session.allocate(input_shapes(session.inputs, spec))
         return session
 
-    def _keep(self, **fields: object) -> None:
-        self.record = self.record.model_copy(update=fields)
-
 
 def main() -> None:
     """Run the test described by the first argument."""
@@ -630,8 +595,8 @@ def main() -> None:
         status = "ok" if test.problem is None else "failed"
     except KeyboardInterrupt:
         status, test.problem = "interrupted", "it was interrupted"
-        if test.executor is not None:  # no batch begins from now on
-            test.executor.serving.acquire(timeout=STOP_PATIENCE_S)
+        if test.system is not None:  # no batch begins from now on
+            test.system.executing.acquire(timeout=STOP_PATIENCE_S)
     test.write(status)
     if test.problem is None:
         return

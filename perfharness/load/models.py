@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from time import perf_counter_ns
 from typing import Any
 
 from pydantic import Field
 
 from perfharness.backends import Device, DeviceChoice, Session, backend, device_for, model_source
-from perfharness.backends.base import Backend
 from perfharness.bench.inputs import input_arrays, input_shapes
 from perfharness.bench.spec import CaseSpec
 from perfharness.errors import UsageError
+from perfharness.load.callables import CallableTarget, Inputs
 from perfharness.load.profile import Profile
-from perfharness.load.request import Answer, LoadRequest, MakeTarget, Target
+from perfharness.load.request import LoadRequest
 from perfharness.model.base import Settings
 from perfharness.model.bench import BenchCase, Precision
 from perfharness.recorder import PerfRecorder
@@ -24,12 +22,7 @@ STEPS = ("copy_in", "execute", "copy_out", "synchronize")
 
 
 class ModelSpec(Settings):
-    """How a model is run.
-
-    Args:
-        device: `auto`: `device_for` decides.
-        shapes: shapes of inputs, as in `CaseSpec.inputs`.
-    """
+    """How a model is run; `shapes` as in `CaseSpec.inputs`."""
 
     backend: str
     mode: str = ""
@@ -55,64 +48,45 @@ class ModelSpec(Settings):
         return CaseSpec(case=case, model=model, inputs=self.shapes, **more)
 
 
-class BackendTarget(Target):
+class BackendTarget(CallableTarget):
     """A session for each batch size of the mix, in the worker's thread; each call is one round, a batch of the trace.
 
     Args:
-        made: the backend.
         profile: its mix has the batch sizes, and the inputs (`.npz`); inputs without a file are seeded random values.
     """
 
-    def __init__(self, made: Backend, model: str, spec: ModelSpec, profile: Profile, recorder: PerfRecorder) -> None:
-        self._made, self._model, self._profile = made, model, profile
-        self._spec, self._device = spec, spec.device_of(has_gpu=bool(os.environ.get("CUDA_VISIBLE_DEVICES")))
-        self._recorder = recorder
-        self._warmup = profile.uncounted
+    def __init__(self, model: str, spec: ModelSpec, profile: Profile, recorder: PerfRecorder) -> None:
+        super().__init__(self._round, recorder, Inputs(()), profile.uncounted)
+        self._model, self._spec, self._profile = model, spec, profile
         self._sessions: dict[str | None, Session] = {}
 
     def open(self) -> None:
         """Load the model, allocate, write the inputs, and run one round, in which some frameworks compile."""
-        source, seed = model_source(self._model), self._profile.seed
-        entries: list[tuple[str | None, int, Path | None]] = [
-            (one.name, one.items, one.input) for one in self._profile.mix
-        ]
-        for name, items, file in entries or [(None, 1, None)]:
-            asked = self._spec.case_spec(self._model, self._device, items, input_file=file, seed=seed)
-            session = self._sessions[name] = self._made.load(source, asked.options)
+        made, source, seed = backend(self._spec.backend), model_source(self._model), self._profile.seed
+        device = self._spec.device_of(has_gpu=bool(os.environ.get("CUDA_VISIBLE_DEVICES")))
+        for entry in self._profile.mix or (None,):
+            name, items, file = (entry.name, entry.items, entry.input) if entry else (None, 1, None)
+            asked = self._spec.case_spec(self._model, device, items, input_file=file, seed=seed)
+            session = self._sessions[name] = made.load(source, asked.options)
             shapes = input_shapes(session.inputs, asked)
             session.allocate(shapes)
             session.write_inputs(input_arrays(session.inputs, shapes, asked))
             session.run_round()
 
-    def call(self, request: LoadRequest) -> Answer:
-        """One round: copies, inference, and the wait for both."""
-        begun_ns = perf_counter_ns()
-        session, recorder = self._sessions[request.input], self._recorder
+    def _round(self, request: LoadRequest) -> None:
+        """Copies, inference, and the wait for both."""
+        session = self._sessions[request.input]
         if request.phase in self._warmup:
-            with recorder.range("warm-up request"):
-                session.run_round()
-            return Answer(begun_ns=begun_ns)
-        with recorder.batch(request.id, request.items, message="request"):
-            for step in STEPS:
-                with recorder.range(step):
-                    getattr(session, step)()
-        return Answer(begun_ns=begun_ns)
+            session.run_round()
+            return
+        for step in STEPS:
+            with self._recorder.range(step):
+                getattr(session, step)()
 
     def close(self) -> None:
         """Free everything."""
         for session in self._sessions.values():
             session.close()
-
-
-def backend_targets(model: str, spec: ModelSpec, profile: Profile, recorder: PerfRecorder) -> MakeTarget:
-    """Makes targets from a model. Raises `UsageError` if there is no such model or backend."""
-    made = backend(spec.backend)
-    model_source(model)
-
-    def make() -> Target:
-        return BackendTarget(made, model, spec, profile, recorder)
-
-    return make
 
 
 def check_model(model: str, spec: ModelSpec, profile: Profile) -> None:

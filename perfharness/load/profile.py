@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 from typing_extensions import Self
@@ -75,6 +75,9 @@ class Spelled(Settings, alias_generator=lambda name: name.removesuffix("_s").rep
         spelled = {str(key).replace("_", "-").removesuffix("-s"): value for key, value in values.items()}
         refuse_booleans(spelled, {field.alias: field for field in cls.model_fields.values()})
         return spelled
+
+
+SpelledModel = TypeVar("SpelledModel", bound=Spelled)
 
 
 class MixEntry(Spelled):
@@ -158,13 +161,10 @@ class Profile(Spelled):
     @field_validator("phases")
     @classmethod
     def _named(cls, phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
-        named = tuple(
-            phase if phase.name else phase.model_copy(update={"name": "warm-up" if phase.warmup else f"phase {index}"})
-            for index, phase in enumerate(phases, 1)
-        )
-        if len({phase.name for phase in named}) < len(named):
+        names = [one.name or ("warm-up" if one.warmup else f"phase {index}") for index, one in enumerate(phases, 1)]
+        if len(set(names)) < len(names):
             raise ValueError("two phases have the same name")
-        return named
+        return tuple(one.model_copy(update={"name": name}) for one, name in zip(phases, names, strict=True))
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -228,9 +228,9 @@ def _phases_of(given: Mapping[str, Any]) -> list[dict[str, Any]]:
     phase = {"duration_s": "10s", "name": "load", **given}
     rates, warmup_s = phase.pop("rates", None), phase.pop("warmup_s", None)
     phases = [phase]
+    if rates is not None and "rate" in phase:
+        raise UsageError("rate and rates contradict each other; drop one")
     if rates is not None:
-        if "rate" in phase:
-            raise UsageError("rate and rates contradict each other; drop one")
         try:
             numbers = [float(rate) for rate in (rates.split(",") if isinstance(rates, str) else rates)]
         except (TypeError, ValueError):
@@ -242,15 +242,15 @@ def _phases_of(given: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def checked_profile(values: Mapping[str, Any], where: str = "the load") -> Profile:
     """The profile from its settings. Raises `UsageError`."""
+    return checked(Profile, values, where)
+
+
+def checked(kind: type[SpelledModel], values: Mapping[str, Any], where: str) -> SpelledModel:
+    """Settings from a file or options. Raises `UsageError` with one sentence per problem."""
     try:
-        return Profile.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
-        raise wrong_settings(error, where) from None
-
-
-def wrong_settings(error: ValidationError, where: str) -> UsageError:
-    """The error for wrong settings, one sentence each."""
-    return UsageError("\n".join(f"{where}: {_sentence(one)}" for one in error.errors()))
+        raise UsageError("\n".join(f"{where}: {_sentence(one)}" for one in error.errors())) from None
 
 
 def _sentence(problem: Any) -> str:

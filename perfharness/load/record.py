@@ -69,22 +69,23 @@ class Done(NamedTuple):
     tokens: int | None = None
 
 
-COLUMNS = ("phase", *Done._fields)
-SCHEMA = pa.schema([(name, TYPES[name]) for name in COLUMNS])
+SCHEMA = pa.schema([(name, TYPES[name]) for name in ("phase", *Done._fields)])
+
+
+def moments(times_ns: Sequence[int] | Int64) -> pa.Array:
+    """Times as a column, with nulls for `NEVER_NS`."""
+    times_ns = np.asarray(times_ns, np.int64)
+    return pa.array(times_ns, mask=times_ns == NEVER_NS)
 
 
 def rows_of(phase: str, records: Sequence[Done]) -> pa.RecordBatch:
     """The records as rows."""
-    columns = dict(zip(Done._fields, zip(*records, strict=True), strict=True)) if records else {}
-    arrays = [pa.array([phase] * len(records), pa.string())]
-    for name in Done._fields:
-        values = columns.get(name, ())
-        if name in MOMENTS:
-            moments = np.array(values, np.int64)
-            arrays.append(pa.array(moments, mask=moments == NEVER_NS))
-        else:
-            arrays.append(pa.array(values, TYPES[name]))
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+    values = zip(*records, strict=True) if records else [()] * len(Done._fields)
+    columns = [
+        moments(column) if name in MOMENTS else pa.array(column, TYPES[name])
+        for name, column in zip(Done._fields, values, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays([pa.array([phase] * len(records), pa.string()), *columns], schema=SCHEMA)
 
 
 def memory_bytes_below(pid: int | None) -> int | None:
@@ -125,7 +126,6 @@ class LoadLog:
     """Collects the records of a process, and writes them once per second.
 
     Args:
-        memory_bytes: memory of the process that holds the target.
         on_window: called with each line of a window after it was written.
     """
 
@@ -137,7 +137,6 @@ class LoadLog:
 
     _done: deque[Done] = field(default_factory=deque, init=False)
     _seen: set[str] = field(default_factory=set, init=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _failed: ResultError | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -181,14 +180,16 @@ class LoadLog:
         self._lines.close()
 
     def _write(self, line: dict[str, Any], rows: pa.RecordBatch | None = None) -> None:
-        """Append rows and a line at once: the process may be killed at any time. Raises `ResultError`."""
+        """Append rows and a line at once: the process may be killed at any time. Raises `ResultError`.
+
+        During a phase called by the thread of the windows only.
+        """
         data = f"{json.dumps(line)}\n".encode()
         try:
-            with self._lock:
-                if rows is not None:
-                    self._rows.write_batch(rows)
-                while data:
-                    data = data[self._lines.write(data) :]
+            if rows is not None:
+                self._rows.write_batch(rows)
+            while data:
+                data = data[self._lines.write(data) :]
         except OSError as error:
             self._lines.close()
             self._stream.close()
@@ -212,12 +213,9 @@ class LoadLog:
     def _close(self, end_ns: int, *, is_last: bool = False) -> None:
         """Write the records up to the end of the window; in the last window, all records."""
         phase = self._phase
-        records: list[Done] = []
-        later: list[Done] = []
-        while self._done:
-            one = self._done.popleft()
-            (records if is_last or one.done_ns < end_ns else later).append(one)
-        self._done.extendleft(reversed(later))
+        taken = [self._done.popleft() for _ in range(len(self._done))]
+        records = [one for one in taken if is_last or one.done_ns < end_ns]
+        self._done.extendleft(one for one in reversed(taken) if not is_last and one.done_ns >= end_ns)
         arrivals = self._arrivals(records, end_ns)
         is_rest = is_last and phase.window > 0 and 2 * (end_ns - phase.begin_ns) < WINDOW_NS
         if is_rest and not (records or arrivals or phase.open):
@@ -275,10 +273,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def read_rows(folder: Path) -> pa.Table:
     """The rows written to the stream of a process, by their ids."""
-    batches = []
+    batches: list[pa.RecordBatch] = []
     with suppress(OSError, pa.ArrowInvalid), (folder / STREAM_NAME).open("rb") as file:
-        stream = pa.ipc.open_stream(file)
-        with suppress(StopIteration):
-            while True:
-                batches.append(stream.read_next_batch())
+        batches.extend(pa.ipc.open_stream(file))  # up to an incomplete one
     return pa.Table.from_batches(batches, SCHEMA).sort_by("id")

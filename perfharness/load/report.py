@@ -60,11 +60,7 @@ def load_report(folder: Path) -> LoadReport | None:
 
 
 def report_of(result: LoadResult, requests: pa.Table | None = None, start_ns: int | None = None) -> LoadReport:
-    """Prepare a result and the rows of its requests; without rows there are no charts from them.
-
-    Args:
-        start_ns: begin of the load, monotonic.
-    """
+    """Prepare a result and the rows of its requests, since `start_ns`; without rows there are no charts from them."""
     main = main_phase(result)
     phase = None if main is None else result.phases[main]
     parts = [] if requests is None else [of_phase(requests, one.name) for one in result.phases]
@@ -166,11 +162,7 @@ def _joined(windows: Sequence[LoadWindow]) -> LoadWindow:
 
 
 def curves_of(result: LoadResult, phases: Sequence[Requests], start_ns: int) -> Iterator[LoadCurve]:
-    """Percentiles over time. Each phase is cut into equal parts, of at least one second, that have enough requests.
-
-    Args:
-        phases: the requests of each phase.
-    """
+    """Percentiles over time. Each phase is cut into equal parts, of at least one second, that have enough requests."""
     for time, names in CURVES.items():
         for of in names:
             points = [

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ import pyarrow.compute as pc
 from perfharness.analysis.load.latency import NEVER_NS as SLOWEST_NS
 from perfharness.analysis.load.latency import load_times, percentile_of
 from perfharness.load.findings import load_findings
-from perfharness.load.profile import Profile
+from perfharness.load.profile import Phase, Profile
 from perfharness.load.record import NEVER_NS
 from perfharness.load.request import TIMEOUT, UNANSWERED
 from perfharness.model.columns import Int64
@@ -124,9 +126,9 @@ class Requests:
         return load_times(at, pc.list_flatten(gaps).to_numpy(zero_copy_only=False).astype(np.int64), NO_VALUES[name])
 
 
-def of_phase(table: pa.Table, name: str, missing: tuple[int, int] = (0, 0)) -> Requests:
+def of_phase(table: pa.Table, name: str) -> Requests:
     """The requests of the phase with this name."""
-    return Requests(table.filter(pc.equal(table["phase"], name)), missing)
+    return Requests(table.filter(pc.equal(table["phase"], name)))
 
 
 def load_result(
@@ -144,33 +146,32 @@ def load_result(
         findings: other findings of the load.
     """
     lines = [line for found in processes.values() for line in found]
-    of_kind = {
-        kind: [line for line in lines if line["kind"] == kind] for kind in ("run", "phase", "window", "phase-end")
-    }
+
+    def of(kind: str, phase: int | None = None) -> list[Line]:
+        own = [line for line in lines if line["kind"] == kind]
+        return [line for line in own if phase in (None, line.get("phase", line.get("index")))]
+
     ends = [next((line for line in found if line["kind"] == "end"), None) for found in processes.values()]
     statuses: list[Status] = [end["status"] if end else "killed" for end in ends]
-    origin_ns = min((run["start_ns"] for run in of_kind["run"]), default=0)
+    origin_ns = min((run["start_ns"] for run in of("run")), default=0)
     is_killed = "killed" in statuses
     phases, windows, table = [], list[LoadWindow](), pa.concat_tables(tables)
     levels_reason, alone = (WAS_KILLED if is_killed else None), list[str]()
-    for index in range(len(profile.phases)):
-        begins, own, stops = (
-            [line for line in of_kind[kind] if line[key] == index]
-            for kind, key in (("phase", "index"), ("window", "phase"), ("phase-end", "index"))
-        )
+    for index, phase in enumerate(profile.phases):
+        begins, own = of("phase", index), of("window", index)
         if not begins:
             continue
-        last_ns = max((line["end_ns"] for line in own), default=begins[0]["start_ns"])
-        name, arrivals = profile.phases[index].name, sum(line["arrivals"] for line in own)
-        requests = of_phase(table, name)
+        requests = of_phase(table, phase.name)
         if is_killed:
-            requests = of_phase(table, name, (max(arrivals - requests.table.num_rows, 0), last_ns))
-        phases.append(_phase_result(profile, index, requests, begins, own, stops, origin_ns))
-        windows += _windows(name, own, requests, origin_ns, len(windows), knows_open=not is_killed)
+            last_ns = max((line["end_ns"] for line in own), default=begins[0]["start_ns"])
+            missing = sum(line["arrivals"] for line in own) - requests.table.num_rows
+            requests = Requests(requests.table, (max(missing, 0), last_ns))
+        phases.append(_phase_result(profile, phase, requests, begins, own, of("phase-end", index), origin_ns))
+        windows += _windows(phase.name, own, requests, origin_ns, len(windows), knows_open=not is_killed)
         if requests.table.num_rows and not (requests["begun_ns"] != NEVER_NS).any():
             levels_reason = levels_reason or NO_VALUES["queueing"]
-        if _is_never_overlapped([of_phase(one, name) for one in tables], begins):
-            alone.append(name)
+        if _is_never_overlapped([of_phase(one, phase.name) for one in tables], begins):
+            alone.append(phase.name)
     result = LoadResult(
         target=target,
         profile=profile.to_json(),
@@ -178,7 +179,7 @@ def load_result(
         status_reason=next((end["reason"] for end in ends if end and end["reason"]), None),
         objective=profile.objective,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        duration_s=(max((line["end_ns"] for line in of_kind["window"]), default=origin_ns) - origin_ns) / 1e9,
+        duration_s=(max((line["end_ns"] for line in of("window")), default=origin_ns) - origin_ns) / 1e9,
         phases=phases,
         windows=windows,
         levels_reason=levels_reason,
@@ -192,14 +193,13 @@ def load_result(
 
 def _phase_result(
     profile: Profile,
-    index: int,
+    phase: Phase,
     requests: Requests,
     begins: Sequence[Line],
     windows: Sequence[Line],
     ends: Sequence[Line],
     origin_ns: int,
 ) -> PhaseResult:
-    phase = profile.phases[index]
     start_ns, planned_ns = min(line["start_ns"] for line in begins), max(line["end_ns"] for line in begins)
     covered_ns = max((line["end_ns"] for line in windows), default=start_ns)
     end_ns = min(planned_ns, covered_ns)  # an interrupted run ends earlier
@@ -211,12 +211,10 @@ def _phase_result(
     well, errors = requests.is_well, Counter(requests.error[requests.error != ""].tolist())
     completed = len(well) - errors[UNANSWERED]
     arrivals = sum(line["arrivals"] for line in windows)
-    counted = requests.table.filter(pa.array(well))["tokens"]
-    tokens = pc.sum(counted).as_py()
+    tokens = pc.sum(requests.table.filter(pa.array(well))["tokens"]).as_py()
     within = None
     if profile.objective is not None:
-        _, _, latency = requests.values("latency")
-        within = int((latency <= round(profile.objective.latency_ms * 1e6)).sum())
+        within = int((requests.values("latency")[2] <= round(profile.objective.latency_ms * 1e6)).sum())
     items = int(requests["items"][well].sum())
 
     def per_second(count: float | None, seconds: float) -> float | None:
@@ -251,10 +249,7 @@ def _windows(
     phase: str, lines: Sequence[Line], requests: Requests, origin_ns: int, first: int, *, knows_open: bool
 ) -> list[LoadWindow]:
     """The seconds of a phase; the n-th of all processes are merged."""
-    grouped: dict[int, list[Line]] = {}
-    for line in lines:
-        grouped.setdefault(line["index"], []).append(line)
-    groups = [grouped[index] for index in sorted(grouped)]
+    groups = [list(group) for _, group in groupby(sorted(lines, key=itemgetter("index")), itemgetter("index"))]
     starts = np.array([min(line["start_ns"] for line in group) for group in groups], np.int64)
     stops = np.array([max(line["end_ns"] for line in group) for group in groups], np.int64)
     ended, _, values = requests.values("latency")
@@ -265,13 +260,12 @@ def _windows(
         memory = [line["rss_bytes"] for line in group]
         ordered = np.sort(values[place == number])
         p50, p99 = (percentile_of(ordered, percent) for percent in (50, 99))
-        counts = {name: sum(line[name] for line in group) for name in ("arrivals", "completed", "ok", "items")}
         window = LoadWindow(
             index=first + number,
             phase=phase,
             start_s=(int(starts[number]) - origin_ns) / 1e9,
             end_s=(int(stops[number]) - origin_ns) / 1e9,
-            **counts,
+            **{name: sum(line[name] for line in group) for name in ("arrivals", "completed", "ok", "items")},
             errors=dict(sum((Counter(line["errors"]) for line in group), Counter())),
             in_flight_max=None if in_flight is None else int(in_flight[number]),
             queue_max=None if queue is None else int(queue[number]),

@@ -15,7 +15,6 @@ from pydantic import ValidationError
 
 from perfharness.backends import backend_and_mode
 from perfharness.errors import LaunchError, UsageError
-from perfharness.load.arrivals import check_arrivals
 from perfharness.load.callables import Inputs, check_callable
 from perfharness.load.http_settings import HttpSettings, check_http, http_settings, is_url
 from perfharness.load.judge import judge_load
@@ -23,6 +22,7 @@ from perfharness.load.models import ModelSpec, check_model
 from perfharness.load.profile import LAUNCH_SETTINGS, Profile, profile_of
 from perfharness.load.record import read_lines, read_rows
 from perfharness.load.result import load_result
+from perfharness.load.schedule import check_arrivals
 from perfharness.load.server import GENERATOR_LOG, load_of
 from perfharness.load.traced import begun_in, with_begun
 from perfharness.load.worker import MODULE, SAID, WorkerSpec
@@ -58,12 +58,11 @@ def model_spec(name: str | None, settings: Mapping[str, Any]) -> ModelSpec | Non
 
 @dataclass(frozen=True)
 class StressPlan:
-    """What is started."""
+    """What is started; `serves`: the launched process is the server, and its load comes from another process."""
 
     spec: WorkerSpec
     launch: LaunchPlan
-    serves: bool = False
-    """Whether the launched process is the server, and its load comes from another process."""
+    serves: bool
 
 
 @dataclass(frozen=True, repr=False)
@@ -142,15 +141,11 @@ def plan_stress(
     start: str | None = None,
     http: HttpSettings | None = None,
 ) -> StressPlan:
-    """The plan of a load test.
+    """The plan of a load test: of a model, a URL, or a callable. Raises `UsageError`.
 
     Args:
-        model: settings, if the target is a model.
+        settings: of the launch.
         start: the command of a server that is launched, traced, and loaded.
-        http: settings, if the target is a URL.
-
-    Raises:
-        UsageError: a setting is wrong, or contradicts another.
     """
     check_arrivals(profile)
     if "://" in target and http is None:
@@ -175,8 +170,6 @@ def plan_stress(
         )
     if http is None:
         Inputs(profile.mix)  # read now, to find a bad file before the start
-    if unknown := sorted(set(settings) - set(LAUNCH_SETTINGS)):
-        raise UsageError(f"the setting {unknown[0]} does not exist; `perfharness stress --help-all` lists all")
     given = {**settings, "warmup_batches": 0}
     if start is not None:
         if given.get("num_processes", 1) > 1:
@@ -186,13 +179,11 @@ def plan_stress(
             raise UsageError("--start needs a command, as in --start 'python server.py'")
         options = launch_options(words[0], words[1:], given)
     else:
-        generator = {} if http is None else {"tracer": "none"}
-        of_worker = {"module": True, "source": target}
-        options = launch_options(MODULE, [spec.to_text()], {**generator, **given, **of_worker})
+        untraced = {} if http is None else {"tracer": "none"}
+        options = launch_options(MODULE, [spec.to_text()], {**untraced, **given, "module": True, "source": target})
     (launch,) = plan_launches([options])
     if spec.kind == "callable":
-        has_inputs = any(entry.input is not None for entry in profile.mix)
-        check_callable(target, options.python, has_inputs=has_inputs)
+        check_callable(target, options.python, has_inputs=any(entry.input is not None for entry in profile.mix))
     if model is not None:
         decided = model.model_copy(update={"device": model.device_of(has_gpu=bool(launch.gpus))})
         spec = spec.model_copy(update={"model": decided})
@@ -202,19 +193,17 @@ def plan_stress(
 def _with_connections(profile: Profile) -> Profile:
     """Raise the number of requests that an open loop may have in flight, unless a concurrency is given."""
     is_open = all(phase.loop == "open" for phase in profile.phases)
-    if not is_open or "concurrency" in profile.model_fields_set:
-        return profile
-    return profile.model_copy(update={"concurrency": CONNECTIONS})
+    is_given = "concurrency" in profile.model_fields_set
+    return profile.model_copy(update={"concurrency": CONNECTIONS}) if is_open and not is_given else profile
 
 
 def _run(plan: StressPlan, command: Sequence[str], observer: Observer) -> StressResult:
     found: list[LoadResult] = []
 
     def complete(run: FinishedRun) -> None:
-        folders = [spec.folder for spec in plan.launch.processes]
-        kind = run.manifest.tracer.kind
+        folders = [process.folder for process in plan.launch.processes]
+        kind, options = run.manifest.tracer.kind, plan.launch.options
         tracer = None if kind == "none" or (plan.spec.kind == "http" and not plan.serves) else kind
-        options = plan.launch.options
         started = [options.script, *options.script_arguments] if plan.serves else None
         found.append(read_load(run.folder, plan.spec, folders, started=started, tracer=tracer))
         write_json(run.folder / LOAD_NAME, found[0].model_dump(mode="json"))
@@ -223,12 +212,6 @@ def _run(plan: StressPlan, command: Sequence[str], observer: Observer) -> Stress
     generator = [load_of(beside, plan.spec.profile.grace_s)] if plan.serves else []
     result = run_plan(plan.launch, command, observer, generator, complete=complete)
     return StressResult(found[0], result)
-
-
-def _request_of(spec: WorkerSpec) -> dict[str, Any] | None:
-    if spec.http is None:
-        return None
-    return spec.http.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"url"})
 
 
 def read_load(
@@ -253,13 +236,12 @@ def read_load(
         logs = [folder / processes[0] / name for name in (GENERATOR_LOG, STDERR_LOG)]
         tails = [line for log in logs for line in log_tail(log).strip().splitlines()]
         own = [line.removeprefix(SAID) for line in tails if line.startswith(SAID)]
-        said = ": ".join([f"{spec.target} was not put under load", *filter(None, ["\n".join(own or tails)])])
-        raise LaunchError(said)
+        raise LaunchError(": ".join(filter(None, [f"{spec.target} was not put under load", "\n".join(own or tails)])))
     target = TargetRecord(
         kind=spec.kind,
         name=spec.target,
         processes=len(processes),
-        request=_request_of(spec),
+        request=None if spec.http is None else spec.http.to_json(),
         model=None if spec.model is None else spec.model.model_dump(mode="json"),
         started=None if started is None else list(started),
     )

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from perfharness.analysis.timeline.clock import monotonic_offset
 from perfharness.load.middleware import REQUEST_RANGE
+from perfharness.load.record import moments
 from perfharness.model.findings import Finding, Severity
 from perfharness.runs.run import open_run
 
@@ -43,7 +44,7 @@ def with_begun(requests: pa.Table, begun_ns: dict[int, int], error_ns: int) -> t
         )
         return requests, [found]
     place = requests.schema.get_field_index("begun_ns")
-    requests = requests.set_column(place, "begun_ns", pa.array(begun, mask=begun == 0))
+    requests = requests.set_column(place, "begun_ns", moments(begun))
     is_well = pc.is_null(requests["error"]).to_numpy()
     untraced = int((is_well & (begun == 0)).sum())
     if not untraced:
@@ -62,12 +63,10 @@ def begun_in(folder: Path) -> tuple[dict[int, int], int]:
         offset = None if analysis is None else monotonic_offset(analysis.trace)
         if offset is not None:
             batches = process.table("batches")
-            names = pc.cast(batches["path"], pa.string()).to_pylist()
-            for name, number, start in zip(
-                names, batches["batch_index"].to_pylist(), batches["start_ns"].to_pylist(), strict=True
-            ):
-                if name.rpartition("/")[2] == REQUEST_RANGE:
-                    found[number] = start + offset[0]
+            is_request = pc.match_substring_regex(pc.cast(batches["path"], pa.string()), f"(^|/){REQUEST_RANGE}$")
+            requests = batches.filter(is_request)
+            begun = pc.add(requests["start_ns"], offset[0])
+            found |= zip(requests["batch_index"].to_pylist(), begun.to_pylist(), strict=True)
             error_ns = max(error_ns, offset[1])
         process.release()
     return found, error_ns

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from perfharness.bench.memory import host_bytes
 from perfharness.errors import PerfHarnessError, UsageError
-from perfharness.load.callables import Inputs, callable_targets
+from perfharness.load.callables import CallableTarget, Inputs, load_callable
 from perfharness.load.generator import LoadRun, send_load
 from perfharness.load.http_settings import HttpSettings
-from perfharness.load.models import ModelSpec, backend_targets
+from perfharness.load.models import BackendTarget, ModelSpec
 from perfharness.load.profile import Profile
 from perfharness.load.record import memory_bytes_below
 from perfharness.load.request import MakeTarget
@@ -56,8 +56,21 @@ def main(arguments: list[str]) -> int:
     server = int(arguments[3]) if len(arguments) > 1 else None
     folder = Path(os.environ[environment.OUTPUT_DIR] if server is None else arguments[2])
     recorder = PerfRecorder(RECORDER, args={"target": spec.target})
+    if server is not None:
+        threading.Thread(target=_interrupt_at_end_of_input, daemon=True).start()
+    is_elsewhere = spec.http is not None
     try:
-        run_worker(spec, folder, recorder, server)
+        send_load(
+            spec.profile,
+            make_targets(spec, recorder, is_started=server is not None),
+            folder,
+            recorder,
+            memory_bytes=partial(memory_bytes_below, server) if is_elsewhere else host_bytes,
+            opened=_opened,
+            process=int(os.environ.get(environment.PROCESS_INDEX, "0")),
+            processes=int(os.environ.get(environment.NUM_PROCESSES, "1")),
+            is_alone=is_elsewhere,
+        )
     except PerfHarnessError as error:
         print(f"{SAID}{error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
@@ -68,32 +81,14 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def run_worker(spec: WorkerSpec, folder: Path, recorder: PerfRecorder, server: int | None = None) -> None:
-    """Open the targets, send the load, write the results.
-
-    Args:
-        server: pid of the launched server; None: the target is in this process, or a server that was not launched.
+def _opened(run: LoadRun) -> None:
+    """From now on a signal ends the load early. All processes of the launch start their clocks together, so the first
+    request does not wait for others.
     """
-    if server is not None:
-        threading.Thread(target=_interrupt_at_end_of_input, daemon=True).start()
-    is_elsewhere = spec.http is not None
-    send_load(
-        spec.profile,
-        make_targets(spec, recorder, is_started=server is not None),
-        folder,
-        recorder,
-        memory_bytes=partial(memory_bytes_below, server) if is_elsewhere else host_bytes,
-        opened=_end_at_signals,
-        process=int(os.environ.get(environment.PROCESS_INDEX, "0")),
-        processes=int(os.environ.get(environment.NUM_PROCESSES, "1")),
-        before_clock=_wait_for_others,
-        is_alone=is_elsewhere,
-    )
-
-
-def _end_at_signals(run: LoadRun) -> None:
     signal.signal(signal.SIGINT, lambda *_: run.interrupt())
     signal.signal(signal.SIGTERM, lambda *_: run.interrupt())
+    if (others := barrier.active()) is not None:
+        others.wait(RECORDER)
 
 
 def _interrupt_at_end_of_input() -> None:
@@ -109,14 +104,9 @@ def make_targets(spec: WorkerSpec, recorder: PerfRecorder, *, is_started: bool =
 
         return http_targets(spec.http, spec.profile.mix, is_started=is_started)
     if spec.model is not None:
-        return backend_targets(spec.target, spec.model, spec.profile, recorder)
-    return callable_targets(spec.target, recorder, Inputs(spec.profile.mix), spec.profile.uncounted)
-
-
-def _wait_for_others() -> None:
-    """All processes of the launch start their clocks together, so the first request does not wait for others."""
-    if (others := barrier.active()) is not None:
-        others.wait(RECORDER)
+        return partial(BackendTarget, spec.target, spec.model, spec.profile, recorder)
+    function, profile = load_callable(spec.target), spec.profile
+    return partial(CallableTarget, function, recorder, Inputs(profile.mix), profile.uncounted)
 
 
 if __name__ == "__main__":

@@ -118,11 +118,8 @@ def maximum_clocks(
 ) -> Iterator[list[ClockStep]]:
     """Hold the clocks of GPUs at their maximum while the block runs, then restore the previous values.
 
-    Args:
-        interrupted: called before each step; once true, the remaining steps are skipped.
-
-    Yields:
-        The result of each step; results of restoring are added at the end.
+    Yields the result of each step; results of restoring are added at the end. Once interrupted, further steps are
+    skipped.
     """
     steps: list[ClockStep] = []
     try:
@@ -229,11 +226,7 @@ def value_text(name: Setting, value: Sequence[int] | None) -> str:
 
 
 def step_lines(steps: Sequence[ClockStep], titles: Mapping[str, str] = MappingProxyType({})) -> list[str]:
-    """Describe each step in a line, or all steps of a GPU that were refused for one reason.
-
-    Args:
-        titles: names of the GPUs, by UUID.
-    """
+    """Describe each step in a line, or all steps of a GPU that were refused for one reason; `titles` by UUID."""
     lines = []
     for step in steps:
         gpu = titles.get(step.gpu_uuid) or gpu_name(None, step.gpu_uuid)

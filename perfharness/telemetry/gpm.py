@@ -51,7 +51,6 @@ class GpmCounters:
         self._instance: int | None = None
         """Number of the MIG instance on its GPU; None for a whole GPU."""
         self._problem = self._prepare()
-        self._is_over = False
 
     def _prepare(self) -> Answer | None:
         """Allocate two samples; returns the reason if the counters are unavailable."""
@@ -69,10 +68,14 @@ class GpmCounters:
     def read(self) -> Values:
         """Means since the first sample, if there was a refresh."""
         if self._problem is not None:
-            is_over, self._is_over = self._is_over, True
-            return {} if is_over else self._failed(self._problem)
+            failed, self._ids = self._failed(self._problem), {}
+            return failed
         began_ns = self._clock_ns()
-        answer = self._take(self._second if self._has_begun else self._first)
+        sample = self._second if self._has_begun else self._first
+        if self._instance is None:
+            answer = self._device.ask("nvmlGpmSampleGet", sample)
+        else:
+            answer = self._device.gpu.ask("nvmlGpmMigSampleGet", self._instance, sample)
         taken_ns = (began_ns + self._clock_ns()) // 2
         if not answer.ok:
             self._has_begun = False
@@ -91,11 +94,6 @@ class GpmCounters:
             (self._device.uuid, metric): value if isinstance(value, str) else [(taken_ns, value)]
             for metric, value in values.items()
         }
-
-    def _take(self, sample: Any) -> Answer:
-        if self._instance is None:
-            return self._device.ask("nvmlGpmSampleGet", sample)
-        return self._device.gpu.ask("nvmlGpmMigSampleGet", self._instance, sample)
 
     def _means(self) -> dict[str, Answer] | Answer | None:
         """Means between the two samples; None without a refresh; or the refusal.

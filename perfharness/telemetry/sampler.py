@@ -74,7 +74,7 @@ class Group:
     """Metrics read together in their own thread, so that a reading stuck in a driver delays no others.
 
     Args:
-        reads: each is timed separately; a metric that cannot be read has a reason instead of a number.
+        reads: timed separately.
         idle_ns: period while there is nothing to read, if longer.
     """
 
@@ -261,14 +261,11 @@ def sampling(
     idle_s: float = 0.0,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Iterator[Sampler]:
-    """Sample while the block runs; afterwards `log` has the readings.
+    """Sample while the block runs; afterwards `log` has the readings. Raises `ResultError`.
 
     Args:
         idle_s: time to read idle GPUs before the block, for their idle power.
         interrupted: whether to end this wait.
-
-    Raises:
-        ResultError: the file cannot be written.
     """
     with open_nvml() if gpu_uuids else nullcontext() as nvml:
         sampler = Sampler(path, period_ns, nvml, gpu_uuids)

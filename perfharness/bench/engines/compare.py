@@ -34,8 +34,8 @@ from perfharness.bench.spec import RESULT_NAME, LatencySettings, TelemetrySettin
 from perfharness.errors import ResultError, UsageError
 from perfharness.files import read_model, write_model
 from perfharness.model.bench import NO_CASE, Precision
+from perfharness.model.columns import Float64
 from perfharness.model.manifest import GpuRecord
-from perfharness.model.telemetry import Float64
 from perfharness_launcher.gpus import GpuFacts, choose_gpus, find_gpus
 from perfharness_launcher.interrupts import Interrupts
 

@@ -17,7 +17,8 @@ from perfharness.bench.engines.compare import engine_map
 from perfharness.bench.engines.model import EngineComparison, EngineResult
 from perfharness.bench.results import ITERATIONS_TABLE
 from perfharness.errors import PerfHarnessError
-from perfharness.model.telemetry import TELEMETRY_NAME, Float64
+from perfharness.model.columns import Float64
+from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.model.units import NS_PER_MS, NS_PER_S
 from perfharness.telemetry.store import read_sample_log
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.load.arrivals import arrival_times_s, arrivals_of, read_arrivals
 from perfharness.load.http_settings import HttpSettings, http_settings
 from perfharness.load.profile import MixEntry, Phase, Profile, checked_profile, profile_of
+from perfharness.load.schedule import arrival_times_s, arrivals_of, read_arrivals
 
 
 def times(**settings: Any) -> np.ndarray[Any, Any]:

@@ -1,8 +1,7 @@
 """Queues whose waits are known: theory, the arrivals that we make, and what the generator measures.
 
 Theory and arrivals are compared over a hundred thousand requests, without a clock. What is measured is compared with
-the recursion over the same arrivals, request by request: no wait is shorter. How much longer they are, which is the
-machine's doing, `scripts/load_queues` measures.
+the recursion over the same arrivals, request by request: no wait is shorter.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from perfharness.load.arrivals import arrival_times_s
 from perfharness.load.profile import Phase
 from perfharness.load.request import Answer, LoadRequest
+from perfharness.load.schedule import arrival_times_s
 from perfharness.model.load import REQUESTS_NAME
 from tests.support.queues import SERVICE_S, Deterministic, Exponential, waits_ns
 from tests.unit.load.test_load_run import run

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from perfharness.load.callables import CallableTarget, Inputs
-from perfharness.load.models import BackendTarget, ModelSpec, backend_targets, check_model
+from perfharness.load.models import BackendTarget, ModelSpec, check_model
 from perfharness.load.profile import MixEntry, checked_profile
 from perfharness.load.request import Answer, LoadRequest, error_of
 from perfharness.recorder import PerfRecorder
@@ -157,8 +157,7 @@ def test_a_model_is_run_with_each_batch_size_and_its_input(tmp_path: Path) -> No
     profile = checked_profile({"phases": [{"duration": 1}], "mix": mix})
     model, spec = "tests.contract.tiny_models:create", ModelSpec(backend="onnxruntime")
     check_model(model, spec, profile)
-    made = backend_targets(model, spec, profile, RECORDER)()
-    assert isinstance(made, BackendTarget)
+    made = BackendTarget(model, spec, profile, RECORDER)
     made.open()
     try:
         assert made.call(REQUEST).error is None

@@ -16,15 +16,8 @@ from hypothesis import strategies as st
 from perfharness.backends import BackendOptions, ModelSource, Session
 from perfharness.cli.main import run
 from perfharness.errors import BackendError, ToolNotFoundError, UsageError
-from perfharness.load.mlperf import MlperfSettings, Scenario, padding_findings, plan_mlperf, read_result
-from perfharness.load.mlperf_worker import (
-    FAILURES_IN_A_ROW,
-    Executor,
-    Requests,
-    Samples,
-    System,
-    Work,
-)
+from perfharness.load.mlperf import MlperfSettings, Scenario, plan_mlperf, read_result
+from perfharness.load.mlperf_worker import FAILURES_IN_A_ROW, Samples, System
 from perfharness.model.bench import TensorSpec
 from perfharness.model.mlperf import MlperfResult, SutRecord
 from perfharness.recorder import PerfRecorder
@@ -43,7 +36,7 @@ def log(*entries: tuple[str, Any], error: str | None = None) -> str:
 
 def result_of(folder: Path, text: str, scenario: str) -> MlperfResult:
     logs = folder / "mlperf"
-    logs.mkdir()
+    logs.mkdir(exist_ok=True)
     (logs / "mlperf_log_detail.txt").write_text(text)
     plan = plan_mlperf(MODEL, {"backend": "onnxruntime", "scenario": scenario, "telemetry": False, "history": False})
     return read_result(plan, folder, folder, [])
@@ -173,9 +166,9 @@ class Sample:
         self.id, self.index = number, index
 
 
-def executor(
-    sizes: Sequence[int], answers: Answers, requests: Requests, script: FakeScript, aborted: list[str]
-) -> Executor:
+def system(
+    sizes: Sequence[int], answers: Answers, script: FakeScript, scenario: Scenario, aborted: list[str]
+) -> System:
     samples = Samples([{"x": np.full(4, index, np.float32)} for index in range(10)], 10, INPUTS, {"x": (4,)})
     samples.load(range(10))
     sessions: dict[int, Session] = {}
@@ -186,7 +179,7 @@ def executor(
     def respond(ids: Sequence[int]) -> None:
         answers.take(ids, sessions)
 
-    return Executor(PerfRecorder("mlperf-test"), sessions, samples, respond, requests, aborted.append)
+    return System(PerfRecorder("mlperf-test"), sessions, samples, respond, aborted.append, scenario, 0.001)
 
 
 def expected(index: int) -> list[float]:
@@ -202,13 +195,12 @@ SCENARIOS: list[Scenario] = ["SingleStream", "Server", "Offline"]
     st.sampled_from(SCENARIOS),
 )
 def test_every_sample_gets_its_own_answer(indices: list[int], sizes: tuple[int, ...], scenario: Scenario) -> None:
-    answers, requests = Answers(), Requests()
-    made = executor(sizes, answers, requests, FakeScript(), [])
-    system = System(made, requests, scenario, 0.001)
-    system.issue([Sample(100 + number, index) for number, index in enumerate(indices)])
-    system.flush()
-    system.serve()
-    outcome = made.outcome
+    answers = Answers()
+    made = system(sizes, answers, FakeScript(), scenario, [])
+    made.issue([Sample(100 + number, index) for number, index in enumerate(indices)])
+    made.flush()
+    made.serve()
+    outcome, requests = made.outcome, made.requests
     assert answers.rows == {100 + number: expected(index) for number, index in enumerate(indices)}
     assert (outcome.samples, outcome.errors) == (len(indices), {})
     if scenario != "Server":
@@ -221,23 +213,26 @@ def test_every_sample_gets_its_own_answer(indices: list[int], sizes: tuple[int, 
 
 
 def test_failed_batches_are_counted_answered_and_end_the_test() -> None:
-    answers, requests, aborted = Answers(), Requests(), list[str]()
-    made = executor((4,), answers, requests, FakeScript(error_at_batch=4), aborted)
+    answers, aborted = Answers(), list[str]()
+    made = system((4,), answers, FakeScript(error_at_batch=4), "SingleStream", aborted)
     for number in range(FAILURES_IN_A_ROW):
         assert not aborted
-        query = requests.add(1, 2)
-        made.serve(Work(query, [2 * number, 2 * number + 1], [0, 1], (query,)))
+        made.issue([Sample(2 * number, 0), Sample(2 * number + 1, 1)])
     assert len(aborted) == 1
     assert set(answers.rows.values()) == {None}
     assert len(answers.rows) == 2 * FAILURES_IN_A_ROW
     assert made.outcome.errors == {"exception:BackendError": 2 * FAILURES_IN_A_ROW}
     assert "batch of 4" in made.outcome.first_errors["exception:BackendError"]
-    assert set(requests.errors) == set(range(FAILURES_IN_A_ROW))
+    assert set(made.requests.errors) == set(range(FAILURES_IN_A_ROW))
 
 
 @pytest.mark.parametrize(("samples", "padding", "is_said"), [(24607, 33, False), (960, 40, True), (600, 0, False)])
-def test_an_odd_last_batch_is_no_padding_worth_a_word(samples: int, padding: int, is_said: bool) -> None:
+def test_an_odd_last_batch_is_no_padding_worth_a_word(
+    tmp_path: Path, samples: int, padding: int, is_said: bool
+) -> None:
     """Offline on an H100: 33 of 24640 rows, which was reported as 0 %."""
-    found = list(padding_findings(SutRecord(samples=samples, padding=padding)))
-    assert [one.code for one in found] == ["mlperf-rules"] * is_said
-    assert list(padding_findings(None)) == []
+    (tmp_path / "mlperf").mkdir()
+    sut = SutRecord(status="ok", samples=samples, padding=padding)
+    (tmp_path / "mlperf" / "sut.json").write_text(sut.model_dump_json())
+    found = [one.code for one in result_of(tmp_path, log(), "Offline").findings]
+    assert found == ["mlperf-rules"] * (1 + is_said)  # also: no rules were applied

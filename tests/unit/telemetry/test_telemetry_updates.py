@@ -7,10 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.model.telemetry import ClockTieRecord, Float64, TelemetryMeta
-from perfharness.model.trace import Int64
-from perfharness.telemetry.readings import Readings, Values, unread_metrics
-from perfharness.telemetry.updates import UpdatePeriod, find_new, find_update_period
+from perfharness.model.columns import Float64, Int64
+from perfharness.model.telemetry import ClockTieRecord, TelemetryMeta
+from perfharness.telemetry.readings import (
+    Readings,
+    UpdatePeriod,
+    Values,
+    find_new,
+    find_update_period,
+    unread_metrics,
+)
 
 MS = 1_000_000
 GRID = np.arange(2000, dtype=np.int64) * 50 * MS
