@@ -15,7 +15,6 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ValidationError
 
 from perfharness.analysis.suites.bench_figures import unsteady_speed
 from perfharness.analysis.suites.latency import latency_stats, rate_estimate
@@ -40,8 +39,6 @@ from perfharness.bench.memory import (
     size_on_disk,
 )
 from perfharness.bench.spec import (
-    CASE_ENTRY,
-    EXIT_USAGE,
     EXITS,
     ITERATIONS_NAME,
     OUTPUTS_FOLDER,
@@ -133,7 +130,6 @@ class CaseRecord:
 
 def main(
     arguments: Sequence[str],
-    module: str,
     work: Callable[[Spec, CaseRecord, ExitStack], None],
     spec_type: type[Spec],
     result_type: type[CaseResult] = CaseResult,
@@ -143,15 +139,8 @@ def main(
     Resources of `work`, which measures, go on the stack.
     """
     begun_unix_ns = time.time_ns()
-    if len(arguments) != 1:
-        sys.stderr.write(f"usage: python -m {module} FOLDER/spec.json\n")
-        return EXIT_USAGE
     path = Path(arguments[0])
-    try:
-        spec = spec_type.model_validate_json(path.read_text())
-    except (OSError, ValidationError) as error:
-        sys.stderr.write(f"{path} is not the specification of a case: {error}\n")
-        return EXIT_USAGE
+    spec = spec_type.model_validate_json(path.read_text())
     record = CaseRecord(path.parent.absolute(), spec, result_type)
     record.start_phase("start")
     try:
@@ -395,4 +384,4 @@ def in_ms(nanoseconds: int) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], CASE_ENTRY, measure_case, CaseSpec))
+    sys.exit(main(sys.argv[1:], measure_case, CaseSpec))

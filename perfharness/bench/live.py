@@ -275,12 +275,9 @@ def resized(inputs: Inputs, batch_size: int) -> Inputs:
 
 def split_batch(batch: Batch) -> tuple[Inputs, npt.NDArray[np.int64] | None]:
     """Split a loader's batch into inputs and labels: the second part of a pair, if it has one integer per item."""
-    if isinstance(batch, (tuple, list)) and len(batch) == 2:
-        labels = batch[1]
-        if hasattr(labels, "shape") and len(labels.shape) == 1:
-            found = to_numpy(labels)
-            if found.dtype.kind in "iu":
-                return batch[0], found.astype(np.int64)
+    labels = batch[1] if isinstance(batch, (tuple, list)) and len(batch) == 2 else None
+    if len(getattr(labels, "shape", ())) == 1 and (found := to_numpy(labels)).dtype.kind in "iu":
+        return batch[0], found.astype(np.int64)
     return batch, None
 
 

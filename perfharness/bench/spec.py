@@ -35,7 +35,6 @@ Pass = Literal["latency", "telemetry", "layers", "outputs"]
 BATCH = "batch"
 """Name of the dimension for the batch size."""
 
-EXIT_USAGE = 2
 EXITS: Mapping[CaseStatus, int] = {"ok": 0, "failed": 1, "unavailable": 10, "out-of-memory": 11, "memory-limit": 12}
 """Exit codes of a case's process, by status."""
 

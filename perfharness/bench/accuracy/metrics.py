@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -66,21 +65,6 @@ def label_ranks(scores: npt.NDArray[Any], labels: Ints) -> Ints:
     before = (scores > own) | ((scores == own) & (np.arange(scores.shape[1]) < labels[:, np.newaxis]))
     has_nan = np.isnan(scores).any(axis=1)
     return np.asarray(np.where(has_nan, scores.shape[1], before.sum(axis=1)), dtype=np.int64)
-
-
-@dataclass(frozen=True)
-class ClassScore:
-    """One class: shares of 1 and a 95 % interval; None without samples, predictions or a baseline."""
-
-    name: str
-    samples: int
-    accuracy: float | None
-    accuracy_low: float | None
-    accuracy_high: float | None
-    precision: float | None
-    f1: float | None
-    baseline_accuracy: float | None
-    difference: float | None
 
 
 class ClassAccumulator:
@@ -156,36 +140,36 @@ class ClassAccumulator:
             found["top1_difference"] = figure((right - int(paired_hits.sum())) / paired)
         return found
 
-    def classes(self) -> list[ClassScore]:
-        """Every class that is a label or a prediction, largest loss against the baseline first."""
+    def classes(self) -> list[dict[str, Any]]:
+        """Every class that is a label or a prediction, largest loss against the baseline first.
+
+        Shares of 1 and a 95 % interval; None without samples, predictions or a baseline.
+        """
         if not self._rows:
             return []
         is_paired = any((rows[3] >= 0).any() for rows in self._rows)
-        found = []
+        found: list[dict[str, Any]] = []
         for number, (samples, given, right, base) in enumerate(self._by_class().T.tolist()):
             if not samples and not given:
                 continue
             low, high = wilson(right, samples) if samples else (None, None)
-            found.append(
-                ClassScore(
-                    name=self.names[number] if number < len(self.names) else str(number),
-                    samples=samples,
-                    accuracy=right / samples if samples else None,
-                    accuracy_low=low,
-                    accuracy_high=high,
-                    precision=right / given if given else None,
-                    f1=2 * right / (given + samples),
-                    baseline_accuracy=base / samples if samples and is_paired else None,
-                    difference=(right - base) / samples if samples and is_paired else None,
-                )
-            )
-        return sorted(found, key=lambda one: (one.difference or 0.0, one.name))
+            one = {
+                "name": self.names[number] if number < len(self.names) else str(number),
+                "samples": samples,
+                "accuracy": right / samples if samples else None,
+                "accuracy_low": low,
+                "accuracy_high": high,
+                "precision": right / given if given else None,
+                "f1": 2 * right / (given + samples),
+                "baseline_accuracy": base / samples if samples and is_paired else None,
+                "difference": (right - base) / samples if samples and is_paired else None,
+            }
+            found.append(one)
+        return sorted(found, key=lambda one: (one["difference"] or 0.0, one["name"]))
 
     def lost(self) -> dict[str, float]:
         """Loss of accuracy by class against the baseline, largest first, for classes with a loss."""
-        return {
-            one.name: -one.difference for one in self.classes() if one.difference is not None and one.difference < 0
-        }
+        return {one["name"]: -one["difference"] for one in self.classes() if (one["difference"] or 0) < 0}
 
     def _by_class(self) -> Ints:
         """Of each class: samples, predictions, right ones, and those of the baseline."""

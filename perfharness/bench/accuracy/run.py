@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -252,7 +251,7 @@ def measure_accuracy(
     if details is not None:
         whole = {
             **record.model_dump(),
-            "classes": [asdict(one) for one in comparison.classes.classes()],
+            "classes": comparison.classes.classes(),
             "confusion": [[*pair, count] for pair, count in sorted(comparison.classes.confusion.items())],
             "worst_samples": {name: one.worst_sample for name, one in comparison.differences.items()},
             "failed": comparison.failed,

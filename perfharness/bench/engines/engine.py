@@ -20,7 +20,6 @@ from perfharness.bench.accuracy.run import measure_accuracy, read_outputs
 from perfharness.bench.accuracy.settings import AccuracySettings
 from perfharness.bench.case import CaseRecord, gpu_view, keep_latency, keep_telemetry, loaded, main
 from perfharness.bench.engines.model import (
-    ENGINE_ENTRY,
     IMAGE_FOLDER,
     MAPS_FOLDER,
     CompareSettings,
@@ -134,4 +133,4 @@ def _image(session: Session, shapes: dict[str, Shape], settings: CompareSettings
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], ENGINE_ENTRY, measure_engine, EngineSpec, EngineResult))
+    sys.exit(main(sys.argv[1:], measure_engine, EngineSpec, EngineResult))
