@@ -83,14 +83,11 @@ class _File(BaseModel, extra="forbid"):
 def read_annotations(
     path: Path, asked: Annotations, script: Path, locate: Locate
 ) -> tuple[Annotations | None, list[str]]:
-    """Read an annotation file, and check that its functions exist.
+    """Read an annotation file, and check that its functions exist; return the annotations, and a sentence per mistake.
 
     Args:
         asked: annotations by other options.
         script: file of `__main__`.
-
-    Returns:
-        The annotations, and one sentence per mistake.
     """
     try:
         file = _File.model_validate(read_toml(path, "--annotate"))

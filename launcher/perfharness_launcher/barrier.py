@@ -5,6 +5,7 @@ Recorder side, and the reason for FIFOs: `perfharness.recorder.barrier`.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -35,9 +36,7 @@ class StartBarrier:
 
     Attributes:
         arrivals: descriptor of the FIFO that arriving processes write to.
-        arrived_unix_ns: arrival times by process index.
-        ended: processes that ended before they arrived.
-        missing: processes that had not arrived at the timeout.
+        ended, missing: processes that ended before they arrived, and that had not arrived at the timeout.
         limit_s: time after which a process continues by itself.
     """
 
@@ -65,6 +64,12 @@ class StartBarrier:
         self.arrivals = os.open(folder / environment.BARRIER_ARRIVALS, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
     @property
+    def variables(self) -> dict[str, str]:
+        """Environment of the processes."""
+        limit_s = str(math.ceil(self.limit_s))
+        return {environment.START_BARRIER: str(self.folder), environment.START_BARRIER_LIMIT: limit_s}
+
+    @property
     def is_open(self) -> bool:
         """Whether the processes may go."""
         return self._gate is not None
@@ -72,8 +77,7 @@ class StartBarrier:
     def poll(self, over: Collection[int]) -> None:
         """Read the arrivals; open the barrier when all may go, or at the timeout.
 
-        Args:
-            over: indices of the processes that have ended or will not start.
+        `over`: indices of the processes that have ended or will not start.
         """
         self._read_arrivals()
         if self.is_open:

@@ -66,20 +66,15 @@ class _Process:
         """Its trace, or None if it is the shared one of the launched process."""
         return None if self.trace == folder / TRACE_NAME else self.trace
 
-    def is_below(self, others: Sequence[_Process]) -> bool:
-        return any(pid & ID_MASK == other.pid for pid in self.facts.above for other in others)
-
 
 def with_measured(run_dir: Path, record: ProcessRecord, *, share_trace: bool) -> ProcessRecord:
     """Add the measured processes to the record of a launched one, and move their files into their folders.
 
     Order: the launched process, ranks by number, others by start. If nothing was measured, the launched process only.
+    Raises `OSError` if a file cannot be moved; a second call continues there.
 
     Args:
         share_trace: whether all are in the trace of the launched process (nsys).
-
-    Raises:
-        OSError: a file cannot be moved; a second call continues there.
     """
     folder = run_dir / record.folder
     launched_pid = -1 if record.pid is None else record.pid & ID_MASK
@@ -167,7 +162,8 @@ def _find_ranks(measured: Sequence[_Process]) -> None:
         if one.claimed_rank is not None:
             claims.setdefault(one.claimed_rank.rank, []).append(one)
     for claiming in claims.values():
-        on_top = [one for one in claiming if not one.is_below(claiming)]
+        pids = {one.pid for one in claiming}
+        on_top = [one for one in claiming if not any(pid & ID_MASK in pids for pid in one.facts.above)]
         if len(on_top) == 1:
             on_top[0].rank = on_top[0].claimed_rank
 

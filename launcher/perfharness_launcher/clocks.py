@@ -30,10 +30,8 @@ ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 def maximized_clocks(run: Run) -> Iterator[None]:
     """Hold the clocks of the run's GPUs at their maximum, then restore them.
 
-    NVML stays open: without persistence mode an idle driver forgets the settings.
-
-    Raises:
-        ClockError: another launch holds the clocks of one of them.
+    NVML stays open: without persistence mode an idle driver forgets the settings. Raises `ClockError` if another
+    launch holds the clocks of one of them.
     """
     uuids = [gpu.uuid for gpu in run.gpus]
     with _locked_gpus(uuids), open_nvml() as nvml, maximum_clocks(nvml, uuids, run.interrupted) as steps:

@@ -46,11 +46,7 @@ MAX_LINES = 5
 def collect(
     nsys: NsysInstall | None, folders: Mapping[Path, int | None], interrupts: Interrupts
 ) -> list[list[Finding]]:
-    """Collect the traces of all folders in parallel; return the findings of each.
-
-    Args:
-        folders: pids of the launched processes by their folders.
-    """
+    """Collect the traces of all folders (with pids of the launched processes) in parallel; return their findings."""
 
     def collect_one(folder: Path) -> list[Finding]:
         if nsys is not None:
@@ -179,12 +175,8 @@ def run_tool(
 ) -> list[str]:
     """Run a tool of nsys, append its output to the tracer's log, and return the output.
 
-    A second Ctrl-C kills the tool.
-
-    Raises:
-        ToolNotFoundError: the tool cannot be started.
-        ToolStoppedError: the tool was killed.
-        LaunchError: the tool failed.
+    A second Ctrl-C kills the tool. Raises `ToolNotFoundError` if it cannot be started, `ToolStoppedError` if it was
+    killed, `LaunchError` if it failed.
     """
     deadline = time.monotonic() + timeout_s
     asked_before = max(interrupts.count, 1)
@@ -217,10 +209,9 @@ def run_tool(
 
 
 def sqlite_of(report: Path, find_installs: Callable[[], Sequence[NsysInstall]]) -> Path:
-    """Return the sqlite file of a report; export it if missing or older than the report.
+    """Return the sqlite file of a report (`.nsys-rep`); export it if missing or older than the report.
 
     Args:
-        report: an `.nsys-rep` file.
         find_installs: find nsys, newest first; called only if an export is needed.
 
     Raises:
@@ -276,8 +267,7 @@ for _ in range({TRIAL_RANGES}):
 def try_nsys(nsys: NsysInstall, python: str) -> int:
     """Trace a program with two NVTX ranges (about two seconds); return the number of recorded ranges.
 
-    Raises:
-        PerfHarnessError: nsys left no readable trace.
+    Raises `PerfHarnessError` if nsys left no readable trace.
     """
     from perfharness.trace import open_trace  # slow to import, rarely needed
 

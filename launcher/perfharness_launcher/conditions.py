@@ -58,8 +58,7 @@ class Run:
     def enter(self, conditions: Iterable[Condition]) -> None:
         """Enter conditions until the user interrupts; an unexpected error becomes a finding.
 
-        Raises:
-            PerfHarnessError: a condition cancelled the launch.
+        Raises `PerfHarnessError` if a condition cancelled the launch.
         """
         for condition in conditions:
             if self.interrupted():
@@ -103,17 +102,6 @@ class Run:
 Condition = Callable[[Run], AbstractContextManager[None]]
 
 
-def served_metrics(address: str) -> Condition:
-    """Serve the current readings to Prometheus (`--metrics`)."""
-
-    def condition(run: Run) -> AbstractContextManager[None]:
-        from perfharness.metrics.exposed_run import serving  # imports NumPy
-
-        return serving(address, run.folder)
-
-    return condition
-
-
 # ---- other processes on the GPUs ----
 
 LISTS = (
@@ -137,37 +125,32 @@ container: NVML lists those of its own PID namespace, but counts the memory of a
 """
 
 
-def other_users(*, required: bool = False) -> Condition:
+@contextmanager
+def other_users(run: Run, *, required: bool = False) -> Iterator[None]:
     """List other processes on the GPUs of the run.
 
-    Args:
-        required: raise `LaunchError` if there is one before the launch, and exit with 3 if there is one after it.
+    If `required`, raise `LaunchError` if there is one before the launch, and exit with 3 if there is one after it.
     """
     severity = Severity.ERROR if required else Severity.WARNING
-
-    @contextmanager
-    def condition(run: Run) -> Iterator[None]:
-        before, found = users_of(run.gpus), list[Finding]()
-        for gpu, (users, reason) in zip(run.gpus, before, strict=True):
-            found += _shared(gpu, "before the run", users, severity)
-            if reason is not None:
-                message = f"{gpu.title}: other users are not known ({reason})."
-                found.append(Finding("gpu-sharing-unknown", Severity.NOTE, message, "See `nvidia-smi` on the host."))
-        if required and found:
-            reasons = " ".join(finding.message for finding in found)
-            raise LaunchError(f"--require-exclusive: {reasons}\nNothing was started. {FREE_GPU}")
-        run.findings += found
-        yield
-        records = []
-        for gpu, (users, reason), (last, last_reason) in zip(run.gpus, before, users_of(run.gpus), strict=True):
-            came = {pid: user for pid, user in last.items() if pid not in users and _is_other(pid, run)}
-            run.findings += _shared(gpu, "when the run ended", came, severity)
-            listed = {"foreign_before": list(users.values()), "foreign_after": list(came.values())}
-            records.append({"uuid": gpu.uuid, **listed, "reason": reason or last_reason})
-        if records:
-            run.records["exclusive"] = {"gpus": records}
-
-    return condition
+    before, found = users_of(run.gpus), list[Finding]()
+    for gpu, (users, reason) in zip(run.gpus, before, strict=True):
+        found += _shared(gpu, "before the run", users, severity)
+        if reason is not None:
+            message = f"{gpu.title}: other users are not known ({reason})."
+            found.append(Finding("gpu-sharing-unknown", Severity.NOTE, message, "See `nvidia-smi` on the host."))
+    if required and found:
+        reasons = " ".join(finding.message for finding in found)
+        raise LaunchError(f"--require-exclusive: {reasons}\nNothing was started. {FREE_GPU}")
+    run.findings += found
+    yield
+    records = []
+    for gpu, (users, reason), (last, last_reason) in zip(run.gpus, before, users_of(run.gpus), strict=True):
+        came = {pid: user for pid, user in last.items() if pid not in users and _is_other(pid, run)}
+        run.findings += _shared(gpu, "when the run ended", came, severity)
+        listed = {"foreign_before": list(users.values()), "foreign_after": list(came.values())}
+        records.append({"uuid": gpu.uuid, **listed, "reason": reason or last_reason})
+    if records:
+        run.records["exclusive"] = {"gpus": records}
 
 
 def users_of(gpus: Sequence[GpuRecord]) -> list[tuple[Users, str | None]]:
@@ -277,25 +260,18 @@ def _read(nvml: Nvml, uuid: str, target_c: float) -> GpuWait:
     )
 
 
-def cooled_down(target_c: float, limit_s: float, say: Say) -> Condition:
+@contextmanager
+def cooled_down(run: Run, target_c: float, limit_s: float, say: Say) -> Iterator[None]:
     """Wait before the first process (`--cool-down`)."""
-
-    @contextmanager
-    def condition(run: Run) -> Iterator[None]:
-        targets_c = dict.fromkeys((gpu.uuid for gpu in run.gpus), target_c)
-        found = cool_down(targets_c, limit_s=limit_s, interrupted=run.interrupted, say=say)
-        titles = {gpu.uuid: gpu.title for gpu in run.gpus}
-        warm = [_problem(one, titles[one.gpu_uuid]) for one in found if not one.reached]
-        problems = warm if found else ["the run uses no GPU"]
-        hint = "Use a higher --cool-down or cool-down-limit (perfharness.toml)."
-        run.findings += [
-            Finding("not-cooled-down", Severity.WARNING, f"--cool-down: {problem}.", hint) for problem in problems
-        ]
-        gpus = [one.model_dump() for one in found]
-        run.records["cool-down"] = {"target_c": target_c, "limit_s": limit_s, "gpus": gpus}
-        yield
-
-    return condition
+    titles = {gpu.uuid: gpu.title for gpu in run.gpus}
+    found = cool_down(dict.fromkeys(titles, target_c), limit_s=limit_s, interrupted=run.interrupted, say=say)
+    warm = [_problem(one, titles[one.gpu_uuid]) for one in found if not one.reached]
+    hint = "Use a higher --cool-down or cool-down-limit (perfharness.toml)."
+    for problem in warm if found else ["the run uses no GPU"]:
+        run.findings.append(Finding("not-cooled-down", Severity.WARNING, f"--cool-down: {problem}.", hint))
+    gpus = [one.model_dump() for one in found]
+    run.records["cool-down"] = {"target_c": target_c, "limit_s": limit_s, "gpus": gpus}
+    yield
 
 
 def _problem(result: GpuWait, gpu: str) -> str:
@@ -308,10 +284,9 @@ def _problem(result: GpuWait, gpu: str) -> str:
 def as_cool_as_first(
     gpus: Sequence[GpuRecord], first_c: dict[str, int], *, limit_s: float, interrupted: Interrupted, say: Say
 ) -> list[GpuWait]:
-    """Wait until the GPUs are about as cool as before the first launch of a series.
+    """Wait until the GPUs are about as cool as before the first launch of a series (`first_c`, by UUID).
 
-    Args:
-        first_c: temperature before the first launch on each GPU, by UUID; missing ones are added without a wait.
+    GPUs that `first_c` lacks are added without a wait.
     """
     known = dict(first_c)
     targets_c = {gpu.uuid: known.get(gpu.uuid, math.inf) + START_MARGIN_C for gpu in gpus}

@@ -21,14 +21,7 @@ from perfharness_launcher.clocks import left_text
 from perfharness_launcher.collect import TRIAL_RANGES, try_nsys
 from perfharness_launcher.gpus import GpuFacts, find_gpus
 from perfharness_launcher.machine import InterpreterFacts, ask_interpreter, cpu_model, operating_system
-from perfharness_launcher.nsys import (
-    INSTALL_NSYS,
-    NVTX_PINNED,
-    NsysInstall,
-    dotted,
-    find_nsys,
-    too_old_for_driver,
-)
+from perfharness_launcher.nsys import INSTALL_NSYS, NVTX_PINNED, NsysInstall, dotted, find_nsys, too_old_for_driver
 
 PACKAGES = ("nvtx", "nvidia-ml-py", "cupti-python", "numpy", "pyarrow", "adbc-driver-sqlite", "torch", "onnxruntime")
 
@@ -44,13 +37,7 @@ class Health(str, Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """One check.
-
-    Args:
-        topic: the group, `nsys`.
-        hint: the next step.
-        measures: whether a tracer works.
-    """
+    """One check. `topic`: the group, such as `nsys`; `hint`: the next step; `measures`: whether a tracer works."""
 
     topic: str
     health: Health

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from perfharness.errors import UsageError
 from perfharness.model.manifest import GpuRecord
@@ -22,10 +21,9 @@ LEAST_SHARE = 0.5
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """The GPUs of the machine.
+    """The GPUs of the machine, in NVML's order; a GPU in MIG mode is listed as its instances.
 
     Args:
-        gpus: in NVML's order; a GPU in MIG mode is listed as its instances.
         problem: why the list is empty.
         cuda_driver: newest CUDA version of the driver.
         lost: one sentence per GPU that the driver counts but cannot reach.
@@ -38,9 +36,9 @@ class GpuFacts:
     lost: tuple[str, ...] = ()
 
 
-def find_gpus(module: Any = None) -> GpuFacts:
-    """List the GPUs; never fails. `module` replaces `pynvml`."""
-    with open_nvml(module) as nvml:
+def find_gpus() -> GpuFacts:
+    """List the GPUs; never fails."""
+    with open_nvml() as nvml:
         if not nvml.opened.ok:
             return GpuFacts(problem=nvml.opened.reason)
         lost = tuple(f"GPU {index} cannot be used: {answer.reason}" for index, answer in nvml.unreachable)
@@ -75,8 +73,7 @@ def choose_gpus(
 ) -> tuple[GpuRecord, ...]:
     """Choose GPUs by name, or `number` of the visible ones from `offset` on.
 
-    Raises:
-        UsageError: a name is unknown or repeated, or too few GPUs are visible.
+    Raises `UsageError` if a name is unknown or repeated, or too few GPUs are visible.
     """
     if names:
         chosen = [find_gpu(name, available) for name in names]
@@ -167,14 +164,10 @@ def read_cpu_list(text: str) -> frozenset[int]:
 def place(groups: Sequence[Sequence[GpuRecord]], bind: CpuBind, cpus: CpuFacts) -> tuple[list[tuple[int, ...]], str]:
     """Bind processes to the CPUs near their GPUs (`numa`, or `auto` if it helps).
 
+    Returns the CPUs of each process (empty if not bound), and the reason. Raises `UsageError` if `numa` is impossible.
+
     Args:
         groups: the GPUs of each process.
-
-    Returns:
-        The CPUs of each process (empty if not bound), and the reason.
-
-    Raises:
-        UsageError: `numa` is impossible.
     """
     problem = "asked for" if bind == "none" else _no_near_cpus(groups, cpus)
     if bind == "numa" and problem:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 from perfharness.errors import LaunchError, LaunchInterruptedError, PerfHarnessError
@@ -17,7 +18,7 @@ from perfharness.model.manifest import RunManifest
 from perfharness_launcher.barrier import MayGo
 from perfharness_launcher.clocks import maximized_clocks, noted_clocks
 from perfharness_launcher.collect import collect
-from perfharness_launcher.conditions import Condition, Run, cooled_down, machine_load, other_users, served_metrics
+from perfharness_launcher.conditions import Condition, Run, cooled_down, machine_load, other_users
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
 from perfharness_launcher.nsys import find_gpu_metrics
 from perfharness_launcher.outcome import (
@@ -44,12 +45,7 @@ LAUNCHED_WITH = {
 
 @dataclass
 class FinishedRun:
-    """A measured run without its results.
-
-    Attributes:
-        folder: the staging folder.
-        placed: the final folder, or None if not moved yet.
-    """
+    """A measured run without its results, in the staging folder `folder`, then in the final one (`placed`)."""
 
     manifest: RunManifest
     folder: Path
@@ -73,13 +69,9 @@ class FinishedRun:
         self._stage.write_manifest(self.manifest)
 
     def put_in_place(self) -> Path:
-        """Move the run into the output folder, or next to an earlier run if only that has numbers.
+        """Move the run into the output folder, or next to an earlier run if only that has numbers; return its folder.
 
-        Returns:
-            The final folder.
-
-        Raises:
-            LaunchError: the folder cannot be moved.
+        Raises `LaunchError` if it cannot be moved.
         """
         self._interrupts.raises = False
         self.placed = self._stage.finish()
@@ -89,19 +81,22 @@ class FinishedRun:
 def conditions_of(plan: LaunchPlan, say: Callable[[str], None]) -> list[Condition]:
     """Conditions of the options, in the order to enter them; `say` gets a line when one waits."""
     options = plan.options
-    conditions: list[Condition] = [other_users(required=options.require_exclusive)]
-    if options.metrics is not None:
-        conditions.append(served_metrics(options.metrics))
+    conditions: list[Condition] = [partial(other_users, required=options.require_exclusive)]
+    if (address := options.metrics) is not None:
+        from perfharness.metrics.exposed_run import serving  # imports NumPy
+
+        conditions.append(lambda run: serving(address, run.folder))
     if not plan.explaining:  # clocks are still high after the measured pass
         conditions.append(noted_clocks)
     if options.cool_down_c is not None:  # before -m, which keeps an idle GPU warm
-        conditions.append(cooled_down(options.cool_down_c, options.cool_down_limit_s, say))
+        limit_s = options.cool_down_limit_s
+        conditions.append(partial(cooled_down, target_c=options.cool_down_c, limit_s=limit_s, say=say))
     if options.maximize_clocks:  # before the sampler, which measures idle power
         conditions.append(maximized_clocks)
     if options.telemetry:
         from perfharness_launcher.telemetry import sampled  # imports NumPy
 
-        conditions.append(sampled(options.measure_idle_s))
+        conditions.append(partial(sampled, idle_s=options.measure_idle_s))
     return [*conditions, machine_load]
 
 

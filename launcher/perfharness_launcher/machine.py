@@ -6,12 +6,14 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shlex
 import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -255,8 +257,7 @@ def _environment(gpus: GpuFacts, interpreter: InterpreterFacts) -> EnvironmentRe
 def container_start_unix_ns() -> int | None:
     """Start of this container: `PERFHARNESS_STARTED_AT`, or the start of its first process; None outside of one.
 
-    Raises:
-        UsageError: `PERFHARNESS_STARTED_AT` is not a time.
+    Raises `UsageError` if `PERFHARNESS_STARTED_AT` is not a time.
     """
     given = os.environ.get(STARTED_AT)
     if given:
@@ -281,10 +282,8 @@ def operating_system() -> str:
 
 def cpu_model() -> str | None:
     """Model name of the first CPU, or else its architecture."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":") for line in lines)
-    names = (value.strip() for key, _, value in named if key.strip() in ("model name", "Model"))
-    return next(names, None) or platform.machine() or None
+    with suppress(OSError):
+        cpus = Path("/proc/cpuinfo").read_text(errors="replace")
+        if found := re.search(r"^(?:model name|Model)\s*: (.*\S)", cpus, re.MULTILINE):
+            return found[1]
+    return platform.machine() or None

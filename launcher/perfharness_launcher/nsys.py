@@ -88,14 +88,14 @@ NSYS_RECORDS = (2025, 3)
 FORKED = "trace-fork-before-exec"
 
 
-def is_2023(nsys: NsysInstall) -> bool:
-    """Whether nsys may have the faults of version 2023.4."""
-    return (nsys.version or (0,)) < (2024,)
+def is_2023(version: tuple[int, ...] | None) -> bool:
+    """Whether this nsys may have the faults of version 2023.4."""
+    return (version or (0,)) < (2024,)
 
 
 def attempts(nsys: NsysInstall) -> int:
     """Number of attempts to start or import: nsys 2023.4 fails at one start and two imports in 600."""
-    return 3 if is_2023(nsys) else 1
+    return 3 if is_2023(nsys.version) else 1
 
 
 def records_nvtx(nsys: NsysInstall, nvtx: str | None) -> bool | None:
@@ -138,8 +138,7 @@ def find_nsys(
 ) -> tuple[NsysInstall, ...]:
     """Find all installs of nsys, usable ones first, newest first; or probe only `asked`.
 
-    Args:
-        project: checkout with a `.nsys` folder (default: this one).
+    `project`: checkout with a `.nsys` folder (default: this one).
     """
     if asked is not None:
         return (probe(asked, "--nsys"),)
@@ -295,7 +294,7 @@ class NsysTracing:
 def profile_command(tracing: NsysTracing, folder: Path, command: Sequence[str]) -> list[str]:
     """`nsys profile` of `command` with its report in `folder`."""
     nsys = tracing.install
-    left_out = {FORKED} if tracing.explain and is_2023(nsys) else set()  # crashes with the host probe
+    left_out = {FORKED} if tracing.explain and is_2023(nsys.version) else set()  # crashes with the host probe
     options = [f"--{name}={value}" for name, value in WANTED_OPTIONS if name in nsys.profile_options - left_out]
     options += tracing.gpu_metrics
     trace = ("cuda,nvtx" if tracing.cuda else "nvtx") + (",osrt" if tracing.os_calls else "")
@@ -336,12 +335,11 @@ REFUSED = re.compile(
 def find_gpu_metrics(nsys: NsysInstall, environ: Mapping[str, str], expected_s: float | None = None) -> tuple[str, ...]:
     """Find options that sample the GPUs of a process, and try them with an empty program.
 
+    Raises `LaunchError` with nsys's refusal, such as missing permission or another profiler.
+
     Args:
         environ: environment of the process.
         expected_s: expected duration; long runs are sampled less often to limit the size of the trace.
-
-    Raises:
-        LaunchError: nsys's refusal, such as missing permission or another profiler.
     """
     if nsys.gpu_metrics_option is None:
         raise LaunchError(f"nsys {nsys.version_text} cannot sample them")

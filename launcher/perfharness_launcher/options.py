@@ -11,15 +11,15 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import ValidationError, field_validator
 
 from perfharness.errors import UsageError
 from perfharness.files import read_toml
 from perfharness.model.base import Settings
 from perfharness.model.manifest import SettingsRecord
-from perfharness.model.settings import Option, options_of
+from perfharness.model.settings import option, options_of
 from perfharness_launcher.program import read_python_command
 
 CpuBind = Literal["auto", "none", "numa"]
@@ -63,147 +63,88 @@ class LaunchOptions(Settings):
     source: str | None = None
     """Measured code if it is not SCRIPT (`app.py:answer`); its commit and digest are recorded."""
 
-    num_processes: Annotated[int, Option(("-np", "--num-processes"), PROCESSES, "Processes per GPU.")] = 1
-    num_gpus: Annotated[
-        int | None, Option(("-ng", "--num-gpus"), PROCESSES, "GPUs to use, -np processes on each. [default: 1]")
-    ] = None
-    gpu_offset: Annotated[
-        int | None, Option(("-go", "--gpu-offset"), PROCESSES, "Number of the first GPU. [default: 0]")
-    ] = None
-    gpus: Annotated[
-        tuple[str, ...], Option(("--gpus",), PROCESSES, "GPUs by UUID, INDEX or INDEX:MIG.", metavar="GPU,…")
-    ] = ()
-    gpus_per_process: Annotated[int, Option(("gpus-per-process",), PROCESSES, "GPUs per process.", metavar="K")] = 1
-    cpu_bind: Annotated[
-        CpuBind, Option(("--cpu-bind",), PROCESSES, "Bind processes to the CPUs near their GPUs (numa), or not (none).")
-    ] = "auto"
-    require_exclusive: Annotated[
-        bool,
-        Option(("--require-exclusive",), PROCESSES, "Start only on GPUs without other users; fail if one appears."),
-    ] = False
-    module: Annotated[bool, Option(("--module",), PROCESSES, "SCRIPT is a Python module, as in `python -m`.")] = False
-    python: Annotated[
-        str, Option(("python",), PROCESSES, "Interpreter of a .py SCRIPT or module.", show_default="this one")
-    ] = Field(default_factory=default_python)
-    timeout_s: Annotated[
-        float | None, Option(("--timeout",), PROCESSES, "End a process after this time.", metavar="SECONDS")
-    ] = None
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"],
-        Option(("-ll", "--log-level"), PROCESSES, "Log level of the script."),
-    ] = "info"
-    warmup_batches: Annotated[
-        int, Option(("-w", "--warmup-batches"), BATCHES, "Batches to drop as warm-up at both ends of each loop.")
-    ] = 1
-    annotate: Annotated[
-        Path | None, Option(("--annotate",), BATCHES, "Measure the functions in this file.", metavar="FILE.toml")
-    ] = None
-    annotate_torch: Annotated[
-        int | None,
-        Option(
-            ("--annotate-torch",), BATCHES, "Measure PyTorch modules down to DEPTH (0: outermost).", metavar="DEPTH"
-        ),
-    ] = None
-    annotate_collectives: Annotated[
-        bool,
-        Option(("--annotate-collectives",), BATCHES, "Measure calls of torch.distributed, to see which rank waits."),
-    ] = False
-    parallel: Annotated[
-        Literal["auto", "data", "model"],
-        Option(("--parallel",), BATCHES, "Ranks process different items (data) or the same ones (model)."),
-    ] = "auto"
-    domain: Annotated[
-        str | None, Option(("domain",), BATCHES, "NVTX domain to read in a script without PerfRecorder.")
-    ] = None
-    batch_pattern: Annotated[
-        str | None,
-        Option(("batch-pattern",), BATCHES, "Names of batches in a script without PerfRecorder.", metavar="REGEX"),
-    ] = None
-    capture_batches: Annotated[
-        str | None,
-        Option(
-            ("--capture-batches",),
-            BATCHES,
-            "Trace only batches FIRST to LAST - 1 (from 0) of the first loop that reaches them.",
-            metavar="FIRST:LAST",
-        ),
-    ] = None
-    on_demand: Annotated[
-        bool,
-        Option(("--on-demand",), BATCHES, "Record only while `perfharness record OUT` runs."),
-    ] = False
-    tracer: Annotated[
-        Literal["auto", "nsys", "embedded", "ranges", "none"],
-        Option(("--tracer",), TRACING, "auto: nsys if it works, else embedded; ranges: wall times only."),
-    ] = "auto"
-    nsys: Annotated[Path | None, Option(("--nsys",), TRACING, "nsys to use. [default: newest found]")] = None
-    trace_os: Annotated[bool, Option(("trace-os",), TRACING, "Record blocking system calls (nsys only; slow).")] = False
-    explain: Annotated[
-        bool,
-        Option(
-            ("--explain",),
-            TRACING,
-            "Run SCRIPT again to profile functions and waits.",
-            negative="--no-explain",
-        ),
-    ] = False
-    sampling: Annotated[
-        bool,
-        Option(
-            ("--sampling",),
-            TRACING,
-            "Sample Python stacks at 50 Hz to name functions and lines.",
-            negative="--no-sampling",
-        ),
-    ] = True
-    barrier: Annotated[
-        bool,
-        Option(("--barrier",), TOGETHER, "Start measured batches of all processes together.", negative="--no-barrier"),
-    ] = True
-    barrier_timeout_s: Annotated[
-        float,
-        Option(("--barrier-timeout",), TOGETHER, "Longest wait for the last process.", metavar="SECONDS"),
-    ] = 300.0
-    nodes: Annotated[
-        bool,
-        Option(("--nodes",), TOGETHER, "Run as one node of several, started by srun, mpirun or a Kubernetes Job."),
-    ] = False
-    ray: Annotated[
-        str | None,
-        Option(("--ray",), TOGETHER, "Launch on the nodes of this Ray cluster.", metavar="auto|ADDRESS"),
-    ] = None
-    num_nodes: Annotated[
-        int | None,
-        Option(("--num-nodes",), TOGETHER, "Nodes for --ray. [default: all, or all with GPUs]", metavar="N"),
-    ] = None
-    telemetry: Annotated[
-        bool, Option(("--telemetry",), MACHINE, "Sample GPUs and host during the run.", negative="--no-telemetry")
-    ] = True
-    metrics: Annotated[
-        str | None,
-        Option(
-            ("--metrics",),
-            MACHINE,
-            "Serve the readings to Prometheus during the run (127.0.0.1:9400; 0.0.0.0 for other hosts).",
-            metavar="HOST:PORT",
-        ),
-    ] = None
-    measure_idle_s: Annotated[
-        float, Option(("measure-idle",), MACHINE, "Sample the idle GPUs this long before the run.", metavar="SECONDS")
-    ] = 1.0
-    cool_down_c: Annotated[
-        float | None, Option(("--cool-down",), MACHINE, "Wait until the GPUs are this cool.", metavar="CELSIUS")
-    ] = None
-    cool_down_limit_s: Annotated[
-        float, Option(("cool-down-limit",), MACHINE, "Longest wait for --cool-down.", metavar="SECONDS")
-    ] = DEFAULT_COOL_DOWN_LIMIT_S
-    maximize_clocks: Annotated[
-        bool, Option(("-m", "--maximize-clocks"), MACHINE, "Lock GPU clocks at maximum during the run.")
-    ] = False
-    output_dir: Annotated[Path, Option(("-o", "--output-dir"), OUTPUT, "Folder of the results.")] = Path("out")
-    history: Annotated[bool, Option(("--history",), OUTPUT, "Add the run to the history.", negative="--no-history")] = (
-        True
+    num_processes: int = option("Processes per GPU.", PROCESSES, flags="-np --num-processes", default=1)
+    num_gpus: int | None = option("GPUs to use, -np processes on each. [default: 1]", PROCESSES, flags="-ng --num-gpus")
+    gpu_offset: int | None = option("Number of the first GPU. [default: 0]", PROCESSES, flags="-go --gpu-offset")
+    gpus: tuple[str, ...] = option("GPUs by UUID, INDEX or INDEX:MIG.", PROCESSES, "GPU,…", default=())
+    gpus_per_process: int = option("GPUs per process.", PROCESSES, "K", flags="gpus-per-process", default=1)
+    cpu_bind: CpuBind = option(
+        "Bind processes to the CPUs near their GPUs (numa), or not (none).", PROCESSES, default="auto"
     )
+    require_exclusive: bool = option(
+        "Start only on GPUs without other users; fail if one appears.", PROCESSES, default=False
+    )
+    module: bool = option("SCRIPT is a Python module, as in `python -m`.", PROCESSES, default=False)
+    python: str = option(
+        "Interpreter of a .py SCRIPT or module.",
+        PROCESSES,
+        flags="python",
+        default=default_python,
+        show_default="this one",
+    )
+    timeout_s: float | None = option("End a process after this time.", PROCESSES, "SECONDS", flags="--timeout")
+    log_level: Literal["debug", "info", "warning", "error"] = option(
+        "Log level of the script.", PROCESSES, flags="-ll --log-level", default="info"
+    )
+    warmup_batches: int = option(
+        "Batches to drop as warm-up at both ends of each loop.", BATCHES, flags="-w --warmup-batches", default=1
+    )
+    annotate: Path | None = option("Measure the functions in this file.", BATCHES, "FILE.toml")
+    annotate_torch: int | None = option("Measure PyTorch modules down to DEPTH (0: outermost).", BATCHES, "DEPTH")
+    annotate_collectives: bool = option(
+        "Measure calls of torch.distributed, to see which rank waits.", BATCHES, default=False
+    )
+    parallel: Literal["auto", "data", "model"] = option(
+        "Ranks process different items (data) or the same ones (model).", BATCHES, default="auto"
+    )
+    domain: str | None = option("NVTX domain to read in a script without PerfRecorder.", BATCHES, flags="domain")
+    batch_pattern: str | None = option(
+        "Names of batches in a script without PerfRecorder.", BATCHES, "REGEX", flags="batch-pattern"
+    )
+    capture_batches: str | None = option(
+        "Trace only batches FIRST to LAST - 1 (from 0) of the first loop that reaches them.", BATCHES, "FIRST:LAST"
+    )
+    on_demand: bool = option("Record only while `perfharness record OUT` runs.", BATCHES, default=False)
+    tracer: Literal["auto", "nsys", "embedded", "ranges", "none"] = option(
+        "auto: nsys if it works, else embedded; ranges: wall times only.", TRACING, default="auto"
+    )
+    nsys: Path | None = option("nsys to use. [default: newest found]", TRACING)
+    trace_os: bool = option("Record blocking system calls (nsys only; slow).", TRACING, flags="trace-os", default=False)
+    explain: bool = option(
+        "Run SCRIPT again to profile functions and waits.", TRACING, default=False, negative="--no-explain"
+    )
+    sampling: bool = option(
+        "Sample Python stacks at 50 Hz to name functions and lines.", TRACING, default=True, negative="--no-sampling"
+    )
+    barrier: bool = option(
+        "Start measured batches of all processes together.", TOGETHER, default=True, negative="--no-barrier"
+    )
+    barrier_timeout_s: float = option(
+        "Longest wait for the last process.", TOGETHER, "SECONDS", flags="--barrier-timeout", default=300.0
+    )
+    nodes: bool = option(
+        "Run as one node of several, started by srun, mpirun or a Kubernetes Job.", TOGETHER, default=False
+    )
+    ray: str | None = option("Launch on the nodes of this Ray cluster.", TOGETHER, "auto|ADDRESS")
+    num_nodes: int | None = option("Nodes for --ray. [default: all, or all with GPUs]", TOGETHER, "N")
+    telemetry: bool = option("Sample GPUs and host during the run.", MACHINE, default=True, negative="--no-telemetry")
+    metrics: str | None = option(
+        "Serve the readings to Prometheus during the run (127.0.0.1:9400; 0.0.0.0 for other hosts).",
+        MACHINE,
+        "HOST:PORT",
+    )
+    measure_idle_s: float = option(
+        "Sample the idle GPUs this long before the run.", MACHINE, "SECONDS", flags="measure-idle", default=1.0
+    )
+    cool_down_c: float | None = option("Wait until the GPUs are this cool.", MACHINE, "CELSIUS", flags="--cool-down")
+    cool_down_limit_s: float = option(
+        "Longest wait for --cool-down.", MACHINE, "SECONDS", flags="cool-down-limit", default=DEFAULT_COOL_DOWN_LIMIT_S
+    )
+    maximize_clocks: bool = option(
+        "Lock GPU clocks at maximum during the run.", MACHINE, flags="-m --maximize-clocks", default=False
+    )
+    output_dir: Path = option("Folder of the results.", OUTPUT, flags="-o --output-dir", default=Path("out"))
+    history: bool = option("Add the run to the history.", OUTPUT, default=True, negative="--no-history")
 
     @field_validator("gpus", mode="before")
     @classmethod
@@ -219,15 +160,12 @@ FIELDS = {option.key: name for name, option in OPTIONS.items()}
 
 
 def read_settings(words: Sequence[str], config: Path | None = None) -> tuple[dict[str, Any], SettingsRecord | None]:
-    """Read settings from a file; relative paths start at the folder of the file.
+    """Read settings by field, and a record of their names, from a file; relative paths start at its folder.
 
     Args:
         words: SCRIPT and its arguments.
         config: the file (default: `perfharness.toml` or `pyproject.toml` next to the script, or next to the first
             Python file in its arguments).
-
-    Returns:
-        Settings by field, and a record of their names.
     """
     for path in _candidates(words) if config is None else [config]:
         content = read_toml(path, "--config" if config is not None else "")
@@ -272,8 +210,7 @@ def launch_options(
 ) -> LaunchOptions:
     """Combine settings: `given` ones override those of a file, which override defaults.
 
-    Raises:
-        UsageError: a setting is unknown, its type is wrong, or two interpreters are named.
+    Raises `UsageError` if a setting is unknown, its type is wrong, or two interpreters are named.
     """
     words, of_python = [str(script), *map(str, script_arguments)], {}
     if not given.get("module") and (command := read_python_command(words)) is not None:
@@ -294,16 +231,16 @@ def launch_options(
 def command_of(options: LaunchOptions, *more: str) -> list[str]:
     """Command line of a launch, without settings that only files take, and with `more` options."""
     words = ["perfharness", "launch", *more]
-    for name, option in OPTIONS.items():
+    for name, one in OPTIONS.items():
         value = getattr(options, name)
-        if not option.has_flag or value == LaunchOptions.model_fields[name].get_default(call_default_factory=True):
+        if not one.has_flag or value == LaunchOptions.model_fields[name].get_default(call_default_factory=True):
             continue
         if name == "module" and options.python_command:
             continue  # written as `python -m NAME`
         if isinstance(value, bool):
-            words.append(option.flags[-1] if value or option.negative is None else option.negative)
+            words.append(one.flags[-1] if value or one.negative is None else one.negative)
         else:
-            words += [option.flags[-1], ",".join(value) if isinstance(value, tuple) else str(value)]
+            words += [one.flags[-1], ",".join(value) if isinstance(value, tuple) else str(value)]
     as_module = ["-m"] if options.module and options.python_command else []
     return [*words, *options.python_command, *as_module, options.script, *options.script_arguments]
 

@@ -17,7 +17,7 @@ from perfharness.model.annotations import NOTES, Annotations, FunctionNote
 from perfharness.model.findings import Finding, Severity, without_consequences
 from perfharness.model.manifest import PlacementRecord, ProcessRecord, TracerRecord
 from perfharness_launcher.collect import trace_in
-from perfharness_launcher.nsys import TRACER_LOG, numbers
+from perfharness_launcher.nsys import TRACER_LOG, is_2023, numbers
 from perfharness_launcher.plan import LaunchPlan
 from perfharness_launcher.process import STDERR_LOG, STDOUT_LOG, ProcessSpec, RunningProcess, cpu_list
 from perfharness_launcher.program import PYTHON_NAME
@@ -153,21 +153,17 @@ def _hint_without_trace(program: str, tracer: TracerRecord) -> str:
 
 CRASHES = frozenset({"SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE"})
 ENDED_BY_EOF = re.compile(r"^\s*EOFError\b", re.MULTILINE)
-BLOCKS_FORKS_BEFORE = (2024, 1)
-"""nsys 2023.4 blocks a process that forks in one thread while another runs."""
 
 
 def failure_hint(record: ProcessRecord, stderr: str, program: str, tracer: TracerRecord) -> str:
     """Next step after the end of a process, or "".
 
-    Args:
-        stderr: last lines of stderr.
-        program: started program, such as the interpreter of a script.
+    `stderr`: its last lines; `program`: the started program, such as the interpreter of a script.
     """
     if record.ended in ("timeout", "interrupted"):
         longer = "Use a longer --timeout, or see where it hangs: `py-spy dump --pid PID`."
         blocked = "This nsys may hang programs that fork in a thread; try --tracer embedded."
-        is_old = tracer.kind == "nsys" and numbers(tracer.version or "") < BLOCKS_FORKS_BEFORE
+        is_old = tracer.kind == "nsys" and is_2023(numbers(tracer.version or ""))
         return " ".join([longer] * (record.ended == "timeout") + [blocked] * is_old)
     if record.ended != "failed":
         return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -62,9 +63,7 @@ class LaunchPlan:
 def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
     """Plan a launch.
 
-    Raises:
-        UsageError: problems of the command line, one sentence per line.
-        LaunchError: problems of the machine.
+    Raises `UsageError` for problems of the command line, one sentence per line, `LaunchError` for those of the machine.
     """
     problems: list[PerfHarnessError] = [UsageError(text) for text in _conflicts(options, facts)]
     groups, cpus, placement_reason = list[Gpus](), list[tuple[int, ...]](), ""
@@ -104,10 +103,8 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
 def explaining_pass(plan: LaunchPlan, measured_s: float | None = None) -> LaunchPlan:
     """Plan the profiling pass: the same launch in a subfolder of the measured pass.
 
-    It does not wait for cool GPUs or check their users, because NVML may still report the measured pass.
-
-    Args:
-        measured_s: duration of the measured pass; GPU counters of long passes are sampled less often.
+    It does not wait for cool GPUs or check their users, because NVML may still report the measured pass. If that took
+    long (`measured_s`), GPU counters are sampled less often.
     """
     changes = {"explain": False, "measure_idle_s": 0.0, "cool_down_c": None, "require_exclusive": False}
     folder = plan.options.output_dir / EXPLAIN_NAME
@@ -131,22 +128,21 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
     problems = (facts.program.problem, facts.interpreter.problem, facts.interpreter.module_problem)
     yield from filter(None, (*problems, facts.output_problem))
     cool_down, tracer = options.cool_down_c, options.tracer
+    inf, finite, positive = math.inf, sys.float_info.max, math.ulp(0)
     limits = (
-        ("-np", options.num_processes, 1, f"1 to {MOST_PROCESSES}"),
-        ("-ng", options.num_gpus, 1, "1 or more"),
-        ("gpus-per-process", options.gpus_per_process, 1, "1 or more"),
-        ("-go", options.gpu_offset, 0, "0 or more"),
-        ("-w", options.warmup_batches, 0, "0 or more"),
-        ("--timeout", options.timeout_s, math.ulp(0), "more than 0 seconds"),
-        ("measure-idle", options.measure_idle_s, 0, "0 seconds or more"),
-        ("--barrier-timeout", options.barrier_timeout_s, math.ulp(0), "more than 0 seconds; or use --no-barrier"),
-        ("cool-down-limit", options.cool_down_limit_s, 0, "0 seconds or more"),
-        ("--annotate-torch", options.annotate_torch, 0, "0 or more"),
+        ("-np", options.num_processes, 1, MOST_PROCESSES, f"1 to {MOST_PROCESSES}"),
+        ("-ng", options.num_gpus, 1, inf, "1 or more"),
+        ("gpus-per-process", options.gpus_per_process, 1, inf, "1 or more"),
+        ("-go", options.gpu_offset, 0, inf, "0 or more"),
+        ("-w", options.warmup_batches, 0, inf, "0 or more"),
+        ("--timeout", options.timeout_s, positive, inf, "more than 0 seconds"),
+        ("measure-idle", options.measure_idle_s, 0, finite, "0 seconds or more"),
+        ("--barrier-timeout", options.barrier_timeout_s, positive, finite, "more than 0 seconds; or use --no-barrier"),
+        ("cool-down-limit", options.cool_down_limit_s, 0, inf, "0 seconds or more"),
+        ("--annotate-torch", options.annotate_torch, 0, inf, "0 or more"),
     )
-    for name, value, least, text in limits:
-        most = MOST_PROCESSES if name == "-np" else math.inf
-        is_endless = name in ("measure-idle", "--barrier-timeout") and value == math.inf
-        if value is not None and (is_endless or not least <= value <= most):
+    for name, value, least, most, text in limits:
+        if value is not None and not least <= value <= most:
             yield f"{name} {value}: must be {text}"
     if cool_down is not None and not math.isfinite(cool_down):
         yield f"--cool-down {cool_down}: must be degrees Celsius"
@@ -238,9 +234,7 @@ Choice = tuple[TracerRecord, NsysInstall | None, Sequence[Finding]]
 def _tracer(options: LaunchOptions, facts: MachineFacts) -> Choice:
     """Choose the requested tracer, or the best one.
 
-    Raises:
-        UsageError: the tracer cannot be used for this script.
-        ToolNotFoundError: nsys is requested, but none works.
+    Raises `UsageError` if it cannot be used for this script, `ToolNotFoundError` if nsys is requested but none works.
     """
     if options.on_demand:
         return TracerRecord(kind="none", reason="windows on demand"), None, ()

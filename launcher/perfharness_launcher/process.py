@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import select
 import signal
@@ -23,7 +22,6 @@ from perfharness.errors import LaunchError
 from perfharness.model import environment as variables
 from perfharness.model.manifest import GpuRecord
 from perfharness_launcher import hold
-from perfharness_launcher.barrier import StartBarrier
 from perfharness_launcher.nsys import TRACER_LOG, NsysTracing, attempts, profile_command
 
 STDOUT_LOG = "stdout.log"
@@ -36,9 +34,7 @@ class ProcessSpec:
 
     Args:
         index: over all GPUs.
-        gpus: visible GPUs, in this order.
         folder: name inside the run folder: `proc_X_gpu_Y`, or `proc_X_gpu_A-B` with several GPUs.
-        command: the measured command.
         environment: added to the launcher's environment.
         cpus: CPUs that the process, but not its tracer, is bound to; empty if not bound.
     """
@@ -56,28 +52,21 @@ class ProcessSpec:
 
 
 class RunningProcess:
-    """A measured process with its tracer and helper.
+    """A measured process with its tracer and helper. Raises `LaunchError` if the tracer cannot be started.
 
     Args:
         nsys: its tracer, or None to start the helper only.
         run_dir: parent of the process folder.
         own_dir: new private folder for FIFOs and temporary files of the tracer, which contain the environment.
-        variables_of_run: environment of all processes of the run.
 
     Attributes:
         status: descriptor, readable when the helper has reported.
         tracer: the started process: nsys, or the helper.
-        helper: pid of the helper, or None before its first report.
-        pid: pid of the measured process, or None if not started.
+        helper, pid: pids of the helper and the measured process, or None before the first report.
         started, ended: reports of the helper (`hold.main`).
-        not_started: why the process never started.
         lost: whether the helper was killed, and the measured process with it.
         stopped: why the launcher ended the process (`done`: no longer needed).
         tracer_killed: whether the launcher killed the tracer before its report was written.
-        tracer_restarts: number of restarts of nsys before the process began.
-
-    Raises:
-        LaunchError: the tracer cannot be started.
     """
 
     def __init__(
@@ -152,10 +141,9 @@ class RunningProcess:
         return self.tracer.poll() is None
 
     def refresh(self) -> bool:
-        """Read reports of the helper; restart an nsys that failed before the process began.
+        """Read reports of the helper; return whether the process has started since the last call.
 
-        Returns:
-            Whether the process has started since the last call.
+        Restart an nsys that failed before the process began.
         """
         is_gone = not self.is_tracing and (self.helper is None or not is_alive(self.helper))
         before = self.pid
@@ -219,26 +207,10 @@ class RunningProcess:
                     self.not_started = report["error"]
 
 
-def variables_of(run_id: str, barrier: StartBarrier | None) -> dict[str, str]:
-    """Environment of all processes of a run."""
-    limit_s = 0.0 if barrier is None else barrier.limit_s
-    return {
-        variables.RUN_ID: run_id,
-        variables.START_BARRIER: "" if barrier is None else str(barrier.folder),
-        variables.START_BARRIER_LIMIT: str(math.ceil(limit_s)),
-    }
-
-
 def _environment(own: Mapping[str, str]) -> dict[str, str]:
     """Environment of a process, without settings of an outer launch and secrets (traces contain it)."""
-    others = (
-        variables.ANNOTATIONS,
-        variables.CAPTURE_BATCHES,
-        variables.EXPLAIN,
-        variables.SAMPLING,
-        variables.ON_DEMAND,
-        variables.NODES_TOKEN,
-    )
+    others = [variables.ANNOTATIONS, variables.CAPTURE_BATCHES, variables.ON_DEMAND, variables.NODES_TOKEN]
+    others += [variables.EXPLAIN, variables.SAMPLING, variables.START_BARRIER, variables.START_BARRIER_LIMIT]
     outer = {variables.HISTORY: variables.HISTORY_OFF, variables.OUTER_RANK: outer_rank(os.environ)}
     environment = {**os.environ, **dict.fromkeys(others, ""), **outer, **own}
     is_traced = environment.get(variables.TRACER, "none") != "none"

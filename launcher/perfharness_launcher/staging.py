@@ -162,13 +162,9 @@ class Staging:
         new.replace(self.path / MANIFEST_NAME)
 
     def finish(self) -> Path:
-        """Rename the run into the output folder, or next to an earlier run if only that has numbers.
+        """Rename the run into the output folder, or next to an earlier run if only that has numbers; return its folder.
 
-        Returns:
-            The final folder.
-
-        Raises:
-            LaunchError: the run cannot be moved and stays in the staging folder.
+        Raises `LaunchError` if it cannot be moved; it stays in the staging folder.
         """
         try:
             if has_numbers(self.output_dir) and not has_numbers(self.path):
@@ -186,12 +182,9 @@ class Staging:
 
 @contextmanager
 def writing_to(folder: Path, launches: Collection[str] = ()) -> Iterator[None]:
-    """Create and lock a folder for results.
+    """Create and lock a folder for results, where subfolders with the names `launches` will be written.
 
     First, put a run in place whose launcher was killed between two renames.
-
-    Args:
-        launches: names of subfolders to write.
 
     Raises:
         LaunchError: another launch writes to the folder, or it cannot be created.
@@ -248,13 +241,10 @@ class SeriesFolder:
 
 @contextmanager
 def series_folder(output_dir: Path, launches: Collection[str], say: Say = lambda line: None) -> Iterator[SeriesFolder]:
-    """Create and lock the output folder of a series, which is written without staging.
+    """Create and lock the output folder of a series (subfolders `launches`), which is written without staging.
 
     An earlier run moves to `previous`. If only that has numbers, it comes back, and the series moves to a folder next
     to it. Raises as `writing_to`.
-
-    Args:
-        launches: names of the launches' folders.
     """
     series, previous = SeriesFolder(output_dir), output_dir / PREVIOUS_NAME
     with writing_to(output_dir, launches):

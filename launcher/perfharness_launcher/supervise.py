@@ -16,11 +16,12 @@ from pathlib import Path
 import psutil
 
 from perfharness.errors import LaunchError
+from perfharness.model import environment
 from perfharness_launcher.barrier import MayGo, StartBarrier
 from perfharness_launcher.conditions import Run
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.nsys import NsysTracing
-from perfharness_launcher.process import ProcessSpec, RunningProcess, carries, is_alive, variables_of
+from perfharness_launcher.process import ProcessSpec, RunningProcess, carries, is_alive
 
 POLL_S = 0.05
 END_POLL_S = 0.02
@@ -91,7 +92,6 @@ class Supervisor:
         may_go: decides when processes pass the barrier (default: when all have arrived).
 
     Attributes:
-        processes: the started processes.
         leftovers: command lines of processes that still ran at the end and were ended.
     """
 
@@ -116,10 +116,11 @@ class Supervisor:
     def watch(self) -> list[RunningProcess]:
         """Start, watch and end all processes; return them."""
         with _private_folder() as folder:
+            variables = {environment.RUN_ID: self.run.run_id}
             if self.barrier_timeout_s is not None and (len(self.specs) > 1 or self.may_go is not None):
                 names = {spec.index: spec.folder for spec in self.specs}
                 self.barrier = StartBarrier(folder / "barrier", names, self.barrier_timeout_s, self.may_go)
-            variables = variables_of(self.run.run_id, self.barrier)
+                variables |= self.barrier.variables
             try:
                 for spec in self.specs:
                     own_dir = folder / str(spec.index)

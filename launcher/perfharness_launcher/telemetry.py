@@ -12,8 +12,8 @@ from perfharness.model.findings import Finding, Severity, listed
 from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog
 from perfharness.telemetry.processes import FollowedProcess
 from perfharness.telemetry.readings import unread_metrics
-from perfharness.telemetry.sampler import SOURCE_FAILED, Sampler, sampling
-from perfharness_launcher.conditions import Condition, Run
+from perfharness.telemetry.sampler import SOURCE_FAILED, sampling
+from perfharness_launcher.conditions import Run
 from perfharness_launcher.process import RunningProcess
 
 PERIOD_NS = 50_000_000
@@ -32,43 +32,24 @@ BUSY_QUANTILE = 0.9
 """The median is too low, because a process has few threads while it starts."""
 
 
-def sampled(idle_s: float) -> Condition:
-    """Sample GPUs and host into `telemetry.parquet`, from `idle_s` before the first process."""
+@contextmanager
+def sampled(run: Run, idle_s: float = 0.0, running: Iterable[FollowedProcess] = ()) -> Iterator[None]:
+    """Sample GPUs and host into `telemetry.parquet`, from `idle_s` before the first process.
 
-    @contextmanager
-    def condition(run: Run) -> Iterator[None]:
-        with sampled_run(run, idle_s) as sampler:
+    `running`: processes that already run.
+    """
 
-            def follow(process: RunningProcess) -> None:
-                uuids = tuple(gpu.uuid for gpu in process.spec.gpus)
-                sampler.follow(FollowedProcess(process.spec.folder, process.pid or 0, uuids))
+    def follow(process: RunningProcess) -> None:
+        uuids = tuple(gpu.uuid for gpu in process.spec.gpus)
+        sampler.follow(FollowedProcess(process.spec.folder, process.pid or 0, uuids))
 
+    path, gpus = run.folder / TELEMETRY_NAME, [gpu.uuid for gpu in run.gpus]
+    try:
+        with sampling(path, PERIOD_NS, gpus, idle_s=idle_s, interrupted=run.interrupted) as sampler:
+            for one in running:
+                sampler.follow(one)
             run.started.append(follow)
             yield
-
-    return condition
-
-
-def sampled_processes(processes: Iterable[FollowedProcess]) -> Condition:
-    """Sample as `sampled`, for processes that already run."""
-
-    @contextmanager
-    def condition(run: Run) -> Iterator[None]:
-        with sampled_run(run, 0.0) as sampler:
-            for process in processes:
-                sampler.follow(process)
-            yield
-
-    return condition
-
-
-@contextmanager
-def sampled_run(run: Run, idle_s: float) -> Iterator[Sampler]:
-    """Sample while the block runs, and add records and findings to the run."""
-    path, uuids = run.folder / TELEMETRY_NAME, [gpu.uuid for gpu in run.gpus]
-    try:
-        with sampling(path, PERIOD_NS, uuids, idle_s=idle_s, interrupted=run.interrupted) as sampler:
-            yield sampler
     except ResultError as error:
         run.findings.append(Finding("telemetry-incomplete", Severity.WARNING, f"The run has no telemetry: {error}"))
         return

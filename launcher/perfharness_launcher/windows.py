@@ -39,10 +39,9 @@ Progress = Callable[[int, int], object]
 
 
 class Recordable:
-    """An open connection to a process that can be recorded.
+    """An open connection to a process that can be recorded, with its greeting (`facts`).
 
     Attributes:
-        facts: greeting of the process.
         batches: number of batches that ended in the window.
         is_open, is_closed: whether the window is open, and whether it ended in order.
     """
@@ -91,9 +90,7 @@ class Target:
 def find_targets(target: int | Path) -> list[Target]:
     """Find the processes to record below a pid, or of a running launch.
 
-    Raises:
-        UsageError: no process can be recorded.
-        LaunchError: a process is being recorded already.
+    Raises `UsageError` if no process can be recorded, `LaunchError` if one is being recorded already.
     """
     if isinstance(target, Path):
         records = _launched(target)

@@ -16,7 +16,8 @@ from math import ceil, floor, inf, isfinite, sqrt
 
 import numpy as np
 
-from perfharness.model.result import Float64, Statistics
+from perfharness.model.columns import Float64
+from perfharness.model.result import Statistics
 from perfharness.model.rounding import figure
 
 PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99}

@@ -22,9 +22,7 @@ class Expression:
     """An expression over one call: `len(args[1])`, `len(files)`, `result.count`, `self.batch_size`.
 
     Available names: `args`, `kwargs`, `self` (the first argument), `result`, the parameters and built-in functions.
-
-    Raises:
-        SyntaxError: the text is not an expression.
+    Raises `SyntaxError` if the text is not an expression.
     """
 
     def __init__(self, text: str) -> None:

@@ -26,8 +26,7 @@ CYTHON_FUNCTION = "cython_function_or_method"
 def annotated(found: Any, target: Target, runtime: Runtime) -> Any:
     """Wrap a function, a method as stored in its class, or a property.
 
-    Raises:
-        TypeError: it cannot be annotated; the message is one sentence.
+    Raises `TypeError` with one sentence if it cannot be annotated.
     """
     if isinstance(found, property):
         return property(annotated(found.fget, target, runtime), found.fset, found.fdel, found.__doc__)

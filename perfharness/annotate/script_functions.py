@@ -65,8 +65,7 @@ def _decorated(function: Any, target: Target, runtime: Runtime) -> Any:
 class _Script:
     """Finds and loads `__main__` from the script file.
 
-    Raises:
-        ImportError: another path than the script's, or not source code, which Python handles itself.
+    Raises `ImportError` for another path, or if it is not source code, which Python handles itself.
     """
 
     def __init__(self, path: str, targets: dict[str, Target]) -> None:

@@ -62,10 +62,6 @@ class CudaStream:
         """Wait for all work in the stream."""
         checked(self._cuda.cudaStreamSynchronize(self._stream), "what runs in the CUDA stream")
 
-    def timer(self) -> StreamTimer:
-        """A timer on this stream."""
-        return StreamTimer(self._cuda, self._stream)
-
     def close(self) -> None:
         """Destroy the stream."""
         if self._stream is not None:
@@ -76,11 +72,11 @@ class CudaStream:
 class StreamTimer(DeviceTimer):
     """Time between two events of a stream."""
 
-    def __init__(self, cuda: Any, stream: Any) -> None:
-        self._cuda, self._stream = cuda, stream
+    def __init__(self, stream: CudaStream) -> None:
+        self._cuda, self._stream = runtime(), stream.pointer
         self._events: list[Any] = []
         for _ in range(2):
-            self._events.append(checked(cuda.cudaEventCreate(), "a CUDA event"))
+            self._events.append(checked(self._cuda.cudaEventCreate(), "a CUDA event"))
 
     def start(self) -> None:
         """Record the first event."""
@@ -202,4 +198,4 @@ class BufferSession(Session):
 
     def device_timer(self) -> DeviceTimer | None:
         """Timer with events in the session's stream."""
-        return None if self._stream is None else self._stream.timer()
+        return None if self._stream is None else StreamTimer(self._stream)

@@ -225,10 +225,12 @@ class Session:
 
     def _described(self) -> str:
         """Inputs on one line, such as `image float32 (?, 3, 224, 224)`."""
-        return ", ".join(
-            f"{spec.name} {spec.dtype} ({', '.join('?' if size is None else str(size) for size in spec.shape)})"
-            for spec in self.inputs
-        )
+        return ", ".join(f"{spec.name} {spec.dtype} {shape_text(spec)}" for spec in self.inputs)
+
+
+def shape_text(spec: TensorSpec) -> str:
+    """The shape as `(?, 3, 224, 224)`."""
+    return "(" + ", ".join("?" if size is None else str(size) for size in spec.shape) + ")"
 
 
 @contextmanager

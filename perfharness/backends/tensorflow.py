@@ -86,9 +86,6 @@ class TensorFlowSession(Session):
 
     `copy_in` passes the host arrays to TensorFlow in each round, like a service per batch; on the CPU it may read them
     in place.
-
-    Args:
-        made: a function of tensors; compiled by XLA in the modes `tfxla` and `kerasxla`.
     """
 
     def __init__(self, name: str, made: FactoryModel, options: BackendOptions) -> None:

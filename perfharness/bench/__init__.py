@@ -9,30 +9,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perfharness.bench.engines.compare import compare_engines
-    from perfharness.bench.run import BenchObserver, recommend_again, run_suite
-    from perfharness.bench.startup import run_startup
-    from perfharness.bench.suite import load_suite
-    from perfharness.runs.comparison.suites import read_suite
+    from perfharness.bench.engines.compare import compare_engines as compare_engines
+    from perfharness.bench.run import BenchObserver as BenchObserver
+    from perfharness.bench.run import run_suite as run_suite
+    from perfharness.bench.startup import run_startup as run_startup
+    from perfharness.bench.suite import load_suite as load_suite
+    from perfharness.runs.comparison.suites import read_suite as read_suite
 
 _MODULES = {
     "BenchObserver": "bench.run",
     "compare_engines": "bench.engines.compare",
     "load_suite": "bench.suite",
     "read_suite": "runs.comparison.suites",
-    "recommend_again": "bench.run",
     "run_startup": "bench.startup",
     "run_suite": "bench.run",
 }
-__all__ = [
-    "BenchObserver",
-    "compare_engines",
-    "load_suite",
-    "read_suite",
-    "recommend_again",
-    "run_startup",
-    "run_suite",
-]
 
 
 def __getattr__(name: str) -> Any:

@@ -26,7 +26,6 @@ from perfharness.bench.latency import (
     latency_notes,
     measure_device_time,
     measure_latency,
-    quiet_collector,
     stats_of,
     warm_up,
     work_for,
@@ -141,9 +140,7 @@ def main(
 ) -> int:
     """Entry point of `python -m MODULE FOLDER/spec.json`; returns the exit code.
 
-    Args:
-        work: runs the measurements; resources go on the stack.
-        result_type: type of `result.json`.
+    Resources of `work`, which measures, go on the stack.
     """
     begun_unix_ns = time.time_ns()
     if len(arguments) != 1:
@@ -182,19 +179,21 @@ def measure_case(spec: CaseSpec, record: CaseRecord, stack: ExitStack) -> None:
     """Run all passes of the spec."""
     record.keep_part("startup", file_cache=spec.file_cache)
     view = gpu_view(spec, stack)
-    watchdog = _watched(spec, record, view)
+    watchdog = None if spec.memory_limit_bytes is None else _watched(spec, record, view, spec.memory_limit_bytes)
     session = stack.enter_context(loaded(spec, record, view))
     warmup = _prepare(spec, record, session)
-    watchdog.stop()
+    if watchdog is not None:
+        watchdog.stop()
     measure_passes(spec, record, session, view, warmup)
 
 
-def measure_passes(spec: CaseSpec, record: CaseRecord, session: Session, view: GpuView | None, warmup: Timed) -> None:
+def measure_passes(spec: CaseSpec, record: CaseRecord, session: Session, view: GpuView, warmup: Timed) -> None:
     """Run the passes of the spec after the warm-up."""
     if "latency" in spec.passes:
         keep_latency(spec, record, session, view, warmup)
     _keep_memory(spec, record, session, view)
-    passes = {"telemetry": _telemetry, "layers": _layers, "outputs": _outputs, "accuracy": _accuracy}
+    passes: dict[str, Callable[[CaseSpec, CaseRecord, Session], object]]
+    passes = {"telemetry": keep_telemetry, "layers": _layers, "outputs": _outputs, "accuracy": _accuracy}
     for name, measure in passes.items():
         if name in spec.passes or (name == "accuracy" and spec.accuracy is not None):
             record.start_phase(name)
@@ -204,31 +203,28 @@ def measure_passes(spec: CaseSpec, record: CaseRecord, session: Session, view: G
                 record.add_reasons(**dict.fromkeys(SAMPLED if name == "telemetry" else (name,), str(error)))
 
 
-def gpu_view(spec: CaseSpec, stack: ExitStack) -> GpuView | None:
-    """NVML's view of the case's GPU, or None."""
+def gpu_view(spec: CaseSpec, stack: ExitStack) -> GpuView:
+    """NVML's view of the case's GPU, if it has one."""
     if spec.case.device == "cpu" or not spec.telemetry.gpu_uuids:
-        return None
-    return GpuView(stack.enter_context(open_nvml()), spec.telemetry.gpu_uuids[0])
+        return GpuView(None)
+    return GpuView(stack.enter_context(open_nvml()).device(spec.telemetry.gpu_uuids[0]))
 
 
-def _watched(spec: CaseSpec, record: CaseRecord, view: GpuView | None) -> MemoryWatchdog:
+def _watched(spec: CaseSpec, record: CaseRecord, view: GpuView, limit: int) -> MemoryWatchdog:
     """Start a watchdog for the limited memory."""
-    if spec.memory_limit_bytes is not None:
-        record.keep_part("memory", limit_held_by=WATCHDOG)
+    record.keep_part("memory", limit_held_by=WATCHDOG)
 
     def used() -> int | None:
-        return host_bytes() if spec.case.device == "cpu" else None if view is None else view.used_bytes()
+        return host_bytes() if spec.case.device == "cpu" else view.used_bytes()
 
     def exceeded(size: int) -> None:
-        record.exit_process("memory-limit", limit_sentence(size, spec.memory_limit_bytes or 0))
+        record.exit_process("memory-limit", limit_sentence(size, limit))
 
-    watchdog = MemoryWatchdog(spec.memory_limit_bytes, used, exceeded)
-    watchdog.start()
-    return watchdog
+    return MemoryWatchdog(limit, used, exceeded)
 
 
 @contextmanager
-def loaded(spec: CaseSpec, record: CaseRecord, view: GpuView | None) -> Iterator[Session]:
+def loaded(spec: CaseSpec, record: CaseRecord, view: GpuView) -> Iterator[Session]:
     """Load the session, and record start-up times and memory."""
     record.start_phase("import")
     begin = time.perf_counter_ns()
@@ -237,19 +233,18 @@ def loaded(spec: CaseSpec, record: CaseRecord, view: GpuView | None) -> Iterator
     record.keep_part("startup", import_ms=in_ms(time.perf_counter_ns() - begin))
     record.keep(versions=versions)
     model = model_source(spec.model, spec.model_name)
-    made.check_model(model)
     record.keep_part("memory", model_file_bytes=size_on_disk(model.path), limit_bytes=spec.memory_limit_bytes)
     record.add_reasons(model_file_bytes="the model is created by a function" if model.path is None else None)
     record.start_phase("load")
     gc.collect()
-    host_before, device_before = host_bytes(), view.used_bytes() if view is not None else None
+    host_before, device_before = host_bytes(), view.used_bytes()
     begin = time.perf_counter_ns()
     session = made.load(model, spec.options)
     load_ms = in_ms(time.perf_counter_ns() - begin)
     with session:
         built = session.build_ms
         record.keep_part("startup", load_ms=load_ms if built is None else max(0.0, load_ms - built), build_ms=built)
-        device = view.used_bytes() if view is not None else None
+        device = view.used_bytes()
         record.keep_part(
             "memory",
             model_host_bytes=max(0, host_bytes() - host_before),
@@ -281,12 +276,12 @@ def _prepare(spec: CaseSpec, record: CaseRecord, session: Session) -> Timed:
     return warm_up(session, spec.latency)
 
 
-def keep_latency(spec: CaseSpec, record: CaseRecord, session: Session, view: GpuView | None, warmup: Timed) -> Timed:
+def keep_latency(spec: CaseSpec, record: CaseRecord, session: Session, view: GpuView, warmup: Timed) -> Timed:
     """Measure the timed rounds (returned), then those with device events."""
     record.start_phase("latency")
-    before = view.sm_clock_mhz() if view is not None else None
+    before = view.sm_clock_mhz()
     timed = measure_latency(session, spec.latency)
-    after = view.sm_clock_mhz() if view is not None else None
+    after = view.sm_clock_mhz()
     arrays = {"wall_ns": timed.wall_ns, "start_ns": timed.start_ns, "warmup_ns": warmup.wall_ns}
     record.keep_arrays(ITERATIONS_NAME, arrays)
     stats = stats_of(timed, warmup)
@@ -312,21 +307,21 @@ def keep_latency(spec: CaseSpec, record: CaseRecord, session: Session, view: Gpu
     return timed
 
 
-def _keep_memory(spec: CaseSpec, record: CaseRecord, session: Session, view: GpuView | None) -> None:
+def _keep_memory(spec: CaseSpec, record: CaseRecord, session: Session, view: GpuView) -> None:
     """Record peak memory so far.
 
     Raises `MemoryLimitError` if the peak was over the limit, which the watchdog may have missed.
     """
     allocator = session.device_memory_bytes()
-    process = view.used_bytes() if view is not None else None
+    process = view.used_bytes()
     known = [size for size in (allocator, process) if size is not None]
     record.keep_part(
         "memory",
         device_allocator_bytes=allocator,
         device_process_bytes=process,
-        device_source=view.memory_source if process is not None and view is not None else None,
+        device_source=view.memory_source,
         device_peak_bytes=max(known) if known else None,
-        device_total_bytes=view.total_bytes() if view is not None else None,
+        device_total_bytes=view.total_bytes(),
         host_peak_bytes=host_peak_bytes(),
     )
     peak, limit = host_peak_bytes() if spec.case.device == "cpu" else max(known, default=0), spec.memory_limit_bytes
@@ -337,17 +332,15 @@ def _keep_memory(spec: CaseSpec, record: CaseRecord, session: Session, view: Gpu
         record.add_reasons(device_peak_bytes=why)
 
 
-def _telemetry(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
-    keep_telemetry(spec, record, lambda: work_for(session, spec.telemetry.seconds))
-
-
-def keep_telemetry(spec: CaseSpec, record: CaseRecord, rounds: Callable[[], list[int]]) -> None:
-    """Run rounds, which return their ends (UTC ns), while sampling, and keep the figures."""
+def keep_telemetry(spec: CaseSpec, record: CaseRecord, session: Session, rounds: int | None = None) -> list[int]:
+    """Run rounds for the spec's time, or that many, while sampling; returns their ends, UTC ns."""
     from perfharness.bench.telemetry import measure_telemetry  # here, because its libraries load slowly
 
+    ends: list[int] = []
+
     def work() -> list[int]:
-        with quiet_collector():
-            return rounds()
+        ends.extend(work_for(session, 0.0 if rounds else spec.telemetry.seconds, least=rounds or 1))
+        return ends
 
     found = measure_telemetry(record.folder, spec.telemetry, spec.case.batch_size, work)
     memory, drop = record.result.memory, record.result.clock_drop_percent
@@ -358,6 +351,7 @@ def keep_telemetry(spec: CaseSpec, record: CaseRecord, rounds: Callable[[], list
     process = max((size for size in (memory.device_process_bytes, found.device_peak_bytes) if size), default=None)
     known = [size for size in (process, memory.device_allocator_bytes) if size is not None]
     record.keep_part("memory", device_process_bytes=process, device_peak_bytes=max(known) if known else None)
+    return ends
 
 
 def _layers(spec: CaseSpec, record: CaseRecord, session: Session) -> None:

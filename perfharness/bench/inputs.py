@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from perfharness.backends.arrays import read_arrays
+from perfharness.backends.session import shape_text
 from perfharness.bench.spec import BATCH, CaseSpec
 from perfharness.errors import UsageError
 from perfharness.model.bench import TensorSpec
@@ -48,7 +49,7 @@ def _named(one: TensorSpec, given: tuple[int | str, ...], sizes: Mapping[str, in
         have in (None, want) for have, want in zip(one.shape, shape, strict=True)
     )
     if not fits:
-        raise UsageError(f"input {one.name!r} is {_text(one)} in the model, so it cannot be {shape}")
+        raise UsageError(f"input {one.name!r} is {shape_text(one)} in the model, so it cannot be {shape}")
     return shape
 
 
@@ -58,19 +59,15 @@ def _of_model(one: TensorSpec, batch: int) -> tuple[int, ...]:
     rest = one.shape[1:]
     if None in rest:
         raise UsageError(
-            f"input {one.name!r} is {_text(one)} in the model; give its other open dimensions, as in "
+            f"input {one.name!r} is {shape_text(one)} in the model; give its other open dimensions, as in "
             f"--shape {one.name}={'x'.join([BATCH, *('?' if size is None else str(size) for size in rest)])}"
         )
     if one.shape and one.shape[0] not in (None, batch):
         raise UsageError(
-            f"input {one.name!r} is {_text(one)} in the model, which supports only batches of {one.shape[0]}; "
+            f"input {one.name!r} is {shape_text(one)} in the model, which supports only batches of {one.shape[0]}; "
             f"for a batch of {batch}, export it with that dimension open"
         )
     return (*shape, *(size for size in rest if size is not None))
-
-
-def _text(one: TensorSpec) -> str:
-    return "(" + ", ".join("?" if size is None else str(size) for size in one.shape) + ")"
 
 
 def input_arrays(specs: Sequence[TensorSpec], shapes: Shapes, spec: CaseSpec) -> dict[str, npt.NDArray[Any]]:
@@ -78,7 +75,9 @@ def input_arrays(specs: Sequence[TensorSpec], shapes: Shapes, spec: CaseSpec) ->
 
     Floats are standard normal; integers and booleans are 0 or 1, which are valid indices and masks.
     """
-    given = {} if spec.input_file is None else _read(spec.input_file)
+    given = {} if spec.input_file is None else read_arrays(spec.input_file, UsageError)
+    if "" in given:
+        raise UsageError(f"{spec.input_file} is one array; give a .npz with arrays by input name")
     random = np.random.default_rng(spec.seed)
     found = {}
     for one in specs:
@@ -90,14 +89,6 @@ def input_arrays(specs: Sequence[TensorSpec], shapes: Shapes, spec: CaseSpec) ->
         else:
             found[one.name] = random.integers(0, 2, shape).astype(kind)
     return found
-
-
-def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError) as error:
-        raise UsageError(f"inputs cannot be read from {path}: {error}; it must be a .npz of numpy.savez") from error
 
 
 def _fitted(name: str, array: npt.NDArray[Any], shape: tuple[int, ...], kind: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -19,8 +19,7 @@ from perfharness.analysis.suites.latency import is_stable, latency_stats
 from perfharness.backends.session import Session
 from perfharness.bench.spec import LatencySettings
 from perfharness.model.bench import LatencyStats
-from perfharness.model.result import Float64
-from perfharness.model.trace import Int64
+from perfharness.model.columns import Float64, Int64
 from perfharness.model.units import NS_PER_MS
 
 CHECK_FACTOR = 1.25
@@ -131,13 +130,14 @@ def latency_notes(timed: Timed, stats: LatencyStats, clock_drop_percent: float |
         yield f"the GPU clock fell by {clock_drop_percent:.1f} % during the measurement"
 
 
-def work_for(session: Session, seconds: float, clock: Clock = time.time_ns) -> list[int]:
-    """Run rounds for `seconds`; returns their ends, UTC ns."""
-    deadline = clock() + round(seconds * 1e9)
+def work_for(session: Session, seconds: float, clock: Clock = time.time_ns, least: int = 1) -> list[int]:
+    """Run `least` rounds, and more for `seconds`, without garbage collection; returns their ends, UTC ns."""
     ends: list[int] = []
-    while not ends or ends[-1] < deadline:
-        session.run_round()
-        ends.append(clock())
+    with quiet_collector():
+        deadline = clock() + round(seconds * 1e9)
+        while len(ends) < least or ends[-1] < deadline:
+            session.run_round()
+            ends.append(clock())
     return ends
 
 

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +28,8 @@ from perfharness.bench.accuracy.metrics import ClassAccumulator
 from perfharness.bench.accuracy.outputs import DifferenceAccumulator, figures_by_output
 from perfharness.bench.accuracy.run import record_of
 from perfharness.bench.case import CaseRecord, measure_passes, status_of
-from perfharness.bench.latency import measure_latency, quiet_collector, stats_of, warm_up, work_for
+from perfharness.bench.latency import measure_latency, stats_of, warm_up, work_for
+from perfharness.bench.memory import GpuView
 from perfharness.bench.plan import machine_of
 from perfharness.bench.search import MEMORY_ENDS, search_batches
 from perfharness.bench.spec import CaseSpec, LatencySettings, TelemetrySettings
@@ -38,7 +40,6 @@ from perfharness.model.bench import (
     AccuracyRecord,
     BenchCase,
     CaseResult,
-    CaseStatus,
     LatencyPercentile,
     LatencyStats,
     Precision,
@@ -52,6 +53,8 @@ Model = Any
 Inputs = Any
 Batch = Any
 """Inputs, or a pair of inputs and labels."""
+
+Outputs = dict[str, npt.NDArray[Any]]
 
 SHARED = "models share this process: the peak includes what ran before"
 MODEL = "live"
@@ -162,7 +165,7 @@ class LiveSession(Session):
         if self._cuda is not None:
             self._cuda.synchronize()
 
-    def outputs_of_round(self) -> dict[str, npt.NDArray[Any]]:
+    def outputs_of_round(self) -> Outputs:
         """Outputs of one round, by name or index."""
         self.run_round()
         found = self._value
@@ -296,40 +299,27 @@ def _measured(
         spec = session.spec(name, batch_size_of(inputs), latency, telemetry_seconds)
         record = CaseRecord(Path(folder.name), spec)
         try:
-            _passes(spec, record, session)
+            session.forget_peak()
+            session.run_round()
+            measure_passes(spec, record, session, GpuView(None), warm_up(session, latency))
+            allocated = record.result.memory.device_allocator_bytes
+            record.keep_part(
+                "memory",
+                device_peak_bytes=allocated,  # the driver's figure includes all models
+                device_total_bytes=session.gpu and session.gpu.total_memory,
+                model_file_bytes=session.file_bytes(),
+                parameter_bytes=session.parameter_bytes(),
+            )
+            record.add_reasons(
+                host_peak_bytes=SHARED,
+                device_peak_bytes=session.gpu and SHARED,
+                model_file_bytes="the model lives in this process",
+                precision=None if spec.case.precision else f"the model ({session.kind}) does not show its precision",
+            )
             record.end("ok", None)
         except PerfHarnessError as error:
             record.end(status_of(error) or "failed", str(error))
     return record.result.model_copy(update={"process": None})
-
-
-def _passes(spec: CaseSpec, record: CaseRecord, session: LiveSession) -> None:
-    session.forget_peak()
-    session.run_round()
-    measure_passes(spec, record, session, None, warm_up(session, spec.latency))
-    record.keep_part(
-        "memory",
-        device_peak_bytes=record.result.memory.device_allocator_bytes,  # the driver's figure includes all models
-        device_total_bytes=session.gpu and session.gpu.total_memory,
-        model_file_bytes=session.file_bytes(),
-        parameter_bytes=session.parameter_bytes(),
-    )
-    record.add_reasons(
-        host_peak_bytes=SHARED,
-        device_peak_bytes=session.gpu and SHARED,
-        model_file_bytes="the model lives in this process",
-        precision=None if spec.case.precision else f"the model ({session.kind}) does not show its precision",
-    )
-
-
-def _telemetry(session: LiveSession, batch_size: int, seconds: float) -> TelemetryFigures:
-    def work() -> list[int]:
-        with quiet_collector():
-            return work_for(session, seconds)
-
-    settings = TelemetrySettings(seconds=seconds, gpu_uuids=session.gpu_uuids())
-    with tempfile.TemporaryDirectory(prefix="perfharness-") as folder:
-        return measure_telemetry(Path(folder), settings, batch_size, work)
 
 
 class LatencyBenchmark:
@@ -439,7 +429,10 @@ class GPUProfiler:
         """Utilisation, power, energy per item and memory while the model runs for that long."""
         with LiveSession(model, inputs, self.device) as session:
             session.run_round()
-            return _telemetry(session, batch_size_of(inputs), duration_sec)
+            settings = TelemetrySettings(seconds=duration_sec, gpu_uuids=session.gpu_uuids())
+            with tempfile.TemporaryDirectory(prefix="perfharness-") as folder:
+                work = partial(work_for, session, duration_sec)
+                return measure_telemetry(Path(folder), settings, batch_size_of(inputs), work)
 
     def profile_with_nsight(
         self, model: Model, inputs: Inputs, output_dir: str | Path = "nsight", iterations: int = 50
@@ -478,25 +471,28 @@ class AccuracyBenchmark:
         Raises `BackendError` if a model cannot be run, `SampleError` if outputs do not match.
         """
         batches = list(loader)
-        before = list(self._outputs(baseline, batches))
-        return accuracy_of(self._outputs(optimized, batches), batches, before, "baseline")
+        before = list(outputs_of(baseline, batches, self.device))
+        return accuracy_of(outputs_of(optimized, batches, self.device), batches, before, "baseline")
 
     def analyze_numerical_stability(self, model: Model, loader: Iterable[Batch]) -> AccuracyRecord:
         """NaN, Inf, and differences between the outputs of two calls."""
         batches = list(loader)
-        first = list(self._outputs(model, batches))
-        return accuracy_of(self._outputs(model, batches), batches, first, "its own first call", with_labels=False)
+        first = list(outputs_of(model, batches, self.device))
+        again = outputs_of(model, batches, self.device)
+        return accuracy_of(again, batches, first, "its own first call", with_labels=False)
 
-    def _outputs(self, model: Model, batches: Iterable[Batch]) -> Iterator[dict[str, npt.NDArray[Any]]]:
-        for batch in batches:
-            with LiveSession(model, split_batch(batch)[0], self.device) as session:
-                yield session.outputs_of_round()
+
+def outputs_of(model: Model, batches: Iterable[Batch], device: str | None) -> Iterator[Outputs]:
+    """Outputs of each batch, by name."""
+    for batch in batches:
+        with LiveSession(model, split_batch(batch)[0], device) as session:
+            yield session.outputs_of_round()
 
 
 def accuracy_of(
-    outputs: Iterable[Mapping[str, npt.NDArray[Any]]],
+    outputs: Iterable[Outputs],
     batches: Sequence[Batch],
-    before: Sequence[Mapping[str, npt.NDArray[Any]]] | None,
+    before: Sequence[Outputs] | None,
     against: str,
     *,
     with_labels: bool = True,
@@ -509,10 +505,9 @@ def accuracy_of(
         samples += batch_size_of(inputs)
         base = None if before is None else before[place]
         for name, values in found.items() if base is not None else ():
-            other = base.get(name) if base is not None else None
-            if other is None:
+            if base is None or name not in base:
                 raise UsageError(f"the baseline has no output {name!r}; it has: {', '.join(base or ())}")
-            differences.setdefault(name, DifferenceAccumulator()).update(values, other, f"batch {place}")
+            differences.setdefault(name, DifferenceAccumulator()).update(values, base[name], f"batch {place}")
         if with_labels and labels is not None:
             first = next(iter(found))
             classes.update(found[first], labels, None if base is None else base[first])
@@ -563,30 +558,22 @@ class LiveSuite:
         sizes = sorted({*(batch_sizes or doubling_sizes(own, 1)), own})
         settings = LatencySettings(iterations=num_iterations, warmup=warmup, min_seconds=duration_sec)
         cases: list[CaseResult] = []
-        before: list[dict[str, npt.NDArray[Any]]] | None = None
+        before: list[Outputs] | None = None
         for name, model in self.models.items():
-            ended: CaseStatus = "ok"
             for size in sizes:
-                if ended in MEMORY_ENDS:
-                    break
-                found = _measured(
-                    model, resized(inputs, size), name, settings, device=self.device, telemetry_seconds=duration_sec
-                )
-                ended = found.status
-                if size == own and ended == "ok":
-                    accuracy, outputs = self._accuracy(model, batches, before)
+                batch = resized(inputs, size)
+                found = _measured(model, batch, name, settings, device=self.device, telemetry_seconds=duration_sec)
+                if size == own and found.status == "ok":
+                    outputs = list(outputs_of(model, batches, self.device))
+                    against = "the labels" if before is None else next(iter(self.models))
+                    accuracy = accuracy_of(outputs, batches, before, against)
                     before = before or outputs
                     found = found.model_copy(update={"accuracy": accuracy})
                 cases.append(found)
+                if found.status in MEMORY_ENDS:
+                    break
         self.result = _suite_of(cases, duration_sec)
         return self.result
-
-    def _accuracy(
-        self, model: Model, batches: Sequence[Batch], before: list[dict[str, npt.NDArray[Any]]] | None
-    ) -> tuple[AccuracyRecord, list[dict[str, npt.NDArray[Any]]]]:
-        outputs = list(AccuracyBenchmark(self.device)._outputs(model, batches))
-        against = "the labels" if before is None else next(iter(self.models))
-        return accuracy_of(outputs, batches, before, against), outputs
 
 
 def _suite_of(cases: Sequence[CaseResult], duration_sec: float) -> BenchSuiteResult:

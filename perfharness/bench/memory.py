@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from perfharness.errors import OutOfMemoryError
-from perfharness.telemetry.nvml import Device, Nvml
+from perfharness.telemetry.nvml import Device
 
 PERIOD_S = 0.02
 """Polling period of the watchdog; shorter allocations are missed."""
@@ -29,18 +29,12 @@ class MemoryLimitError(OutOfMemoryError):
 
 
 class GpuView:
-    """NVML's view of this process's GPU.
+    """NVML's view of this process's GPU or MIG instance, while it is open; everything is unknown without one."""
 
-    Args:
-        nvml: open while the view is used.
-        uuid: of the GPU or MIG instance.
-    """
-
-    def __init__(self, nvml: Nvml, uuid: str) -> None:
-        self._device = nvml.device(uuid) if nvml.opened.ok else None
-        self._nvml = nvml
-        self._before = self._used_by_all()
-        self.memory_source = ""
+    def __init__(self, device: Device | None) -> None:
+        self._device = device
+        self._before = self._memory("used")
+        self.memory_source: str | None = None
         """Source of the figure of `used_bytes`."""
 
     def used_bytes(self) -> int | None:
@@ -49,11 +43,11 @@ class GpuView:
         If the driver does not list the process under its id (as in a container): growth of the GPU's used memory, by
         any process, since the view was created.
         """
-        own = self._used_by_process()
-        if own is not None:
+        self.memory_source = None
+        if (own := self._used_by_process()) is not None:
             self.memory_source = "NVML, of this process"
             return own
-        now = self._used_by_all()
+        now = self._memory("used")
         if now is None or self._before is None:
             return None
         self.memory_source = "NVML, of the whole GPU, minus the earlier use"
@@ -61,19 +55,18 @@ class GpuView:
 
     def total_bytes(self) -> int | None:
         """Memory of the GPU or MIG instance."""
-        memory = self._asked("nvmlDeviceGetMemoryInfo")
-        return None if memory is None else int(memory.total)
+        return self._memory("total")
 
     def sm_clock_mhz(self) -> float | None:
         """Current clock; for a MIG instance, that of its GPU."""
         if self._device is None:
             return None
-        answer = self._device.gpu.ask("nvmlDeviceGetClockInfo", self._nvml.module.NVML_CLOCK_SM)
+        answer = self._device.gpu.ask("nvmlDeviceGetClockInfo", self._device.nvml.NVML_CLOCK_SM)
         return float(answer.value) if answer.ok else None
 
-    def _used_by_all(self) -> int | None:
+    def _memory(self, which: str) -> int | None:
         memory = self._asked("nvmlDeviceGetMemoryInfo")
-        return None if memory is None else int(memory.used)
+        return None if memory is None else int(getattr(memory, which))
 
     def _used_by_process(self) -> int | None:
         entries = [entry for function in RUNNING_PROCESSES for entry in self._asked(function) or ()]
@@ -82,8 +75,7 @@ class GpuView:
         return max(sizes) if sizes and len(sizes) == len(found) else None
 
     def _asked(self, function: str) -> Any:
-        device: Device | None = self._device
-        answer = None if device is None else device.ask(function)
+        answer = None if self._device is None else self._device.ask(function)
         return answer.value if answer is not None and answer.ok else None
 
 
@@ -106,41 +98,31 @@ def host_peak_bytes() -> int:
 class MemoryWatchdog:
     """Polls the memory in use outside of timed rounds.
 
-    Args:
-        limit_bytes: None for no limit and no polling.
-        used_bytes: current use; None if unknown.
-        exceeded: called from the watchdog's thread with the memory in use; ends the process.
+    `exceeded` is called from the watchdog's thread with the memory in use, and ends the process.
     """
 
     def __init__(
         self,
-        limit_bytes: int | None,
+        limit_bytes: int,
         used_bytes: Callable[[], int | None],
         exceeded: Callable[[int], None],
         period_s: float = PERIOD_S,
     ) -> None:
         self._limit, self._used, self._exceeded, self._period_s = limit_bytes, used_bytes, exceeded, period_s
         self._done = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Start polling."""
-        if self._limit is not None:
-            self._thread = threading.Thread(target=self._watch, name="perfharness-memory", daemon=True)
-            self._thread.start()
+        self._thread = threading.Thread(target=self._watch, name="perfharness-memory", daemon=True)
+        self._thread.start()
 
     def stop(self) -> None:
         """Stop polling before timed rounds; a last check may raise `MemoryLimitError`."""
-        if self._thread is not None:
-            self._done.set()
-            self._thread.join()
-            self._thread = None
+        self._done.set()
+        self._thread.join()
         if (over := self._over_limit()) is not None:
-            raise MemoryLimitError(limit_sentence(over, self._limit or 0))
+            raise MemoryLimitError(limit_sentence(over, self._limit))
 
     def _over_limit(self) -> int | None:
-        used = None if self._limit is None else self._used()
-        return used if used is not None and self._limit is not None and used > self._limit else None
+        used = self._used()
+        return used if used is not None and used > self._limit else None
 
     def _watch(self) -> None:
         while not self._done.wait(self._period_s):

@@ -123,19 +123,14 @@ def machine_of(facts: GpuFacts, uuids: Sequence[str]) -> MachineRecord:
 
 def _machine_id() -> str | None:
     """Digest of the machine id, because the id itself should stay on the machine (machine-id(5))."""
-    for path in (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id")):
-        with suppress(OSError, UnicodeDecodeError):
-            if text := path.read_text(encoding="ascii").strip():
-                return hashlib.sha256(f"perfharness {text}".encode()).hexdigest()[:16]
+    with suppress(OSError):
+        if text := Path("/etc/machine-id").read_text(encoding="utf-8").strip():
+            return hashlib.sha256(f"perfharness {text}".encode()).hexdigest()[:16]
     return None
 
 
 def plan_cases(suite: Suite, gpus: Sequence[GpuRecord]) -> list[PlannedCase]:
-    """List all cases in suite order. Reads the models' files once, for their digests.
-
-    Args:
-        gpus: cases for a GPU are run on each of them.
-    """
+    """List all cases in suite order, those for a GPU on each. Reads the models' files once, for their digests."""
     digest = cache(_files_digest)
     cases: list[PlannedCase] = []
     for model, one in product(suite.model, suite.backend):
@@ -205,9 +200,9 @@ def _planned(
         passes=tuple(dict.fromkeys((*measure.passes, *(("outputs",) if suite.equality is not None else ())))),
         threads=one.threads or measure.threads,
         extra=one.extra,
-        cache_dir=_in_folder(suite, measure.cache_dir),
-        input_file=_in_folder(suite, model.input_file),
-        calibration=_in_folder(suite, model.calibration) if case.precision == "int8" else None,
+        cache_dir=suite.in_folder(measure.cache_dir),
+        input_file=suite.in_folder(model.input_file),
+        calibration=suite.in_folder(model.calibration) if case.precision == "int8" else None,
         memory_limit_bytes=measure.memory_limit,
         latency=suite.latency,
         telemetry=suite.telemetry.model_copy(update={"gpu_uuids": () if gpu is None else (gpu.uuid,)}),
@@ -241,10 +236,6 @@ def _with_accuracy(suite: Suite, cases: list[PlannedCase]) -> list[PlannedCase]:
         return replace(one.with_spec(accuracy=given), baseline=base)
 
     return [with_samples(one) if one.case_id == smallest[one.cell].case_id else one for one in cases]
-
-
-def _in_folder(suite: Suite, path: Path | None) -> Path | None:
-    return None if path is None else (suite.folder / path).absolute()
 
 
 def _files_digest(source: ModelSource, files: tuple[Path | None, ...]) -> str:

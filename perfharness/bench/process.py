@@ -35,32 +35,22 @@ RUN_MODULE = (
 
 @dataclass(frozen=True)
 class CaseEnd:
-    """End of a case's process.
+    """End of a case's process, by an exit code or a signal.
 
     Args:
-        return_code: as in `subprocess`, negative for a signal; None if it was not started.
-        reason: why it was not started.
+        not_started: why it was not started.
         leftovers: command lines of processes that it left running, which were ended.
     """
 
-    return_code: int | None
+    exit_code: int | None = None
+    signal: str | None = None
+    not_started: str | None = None
     timed_out: bool = False
     interrupted: bool = False
-    reason: str | None = None
     started_unix_ns: int | None = None
     duration_s: float | None = None
     max_rss_bytes: int | None = None
     leftovers: Sequence[str] = ()
-
-    @property
-    def exit_code(self) -> int | None:
-        """Exit code; None after a signal."""
-        return self.return_code if self.return_code is not None and self.return_code >= 0 else None
-
-    @property
-    def signal(self) -> str | None:
-        """Name of the signal that ended it."""
-        return signal_name(-self.return_code) if self.return_code is not None and self.return_code < 0 else None
 
 
 def result_of(
@@ -70,27 +60,31 @@ def result_of(
     timeout_s: float | None = None,
     result_type: type[CaseResult] = CaseResult,
 ) -> CaseResult:
-    """Result of a case after its process ended. Figures from before a crash are kept.
-
-    Args:
-        timeout_s: its time limit.
-        result_type: of `result.json` and the return value.
-    """
+    """Result of a case after its process ended. Figures from before a crash are kept."""
     try:
         result = result_type.model_validate_json((folder / RESULT_NAME).read_text())
     except (OSError, ValidationError):
         result = result_type(case=case, status="failed", process=CaseProcess(reported=False))
     assert result.process is not None
-    process = result.process.model_copy(
-        update={"exit_code": end.exit_code, "signal": end.signal, "timed_out": end.timed_out}
-    )
     status, reason = _status(end, result, folder, timeout_s)
-    return result.model_copy(update={"status": status, "reason": reason, "process": process})
+    ended = {"exit_code": end.exit_code, "signal": end.signal, "timed_out": end.timed_out}
+    memory = result.memory
+    if memory.host_peak_bytes is None:
+        memory = memory.model_copy(update={"host_peak_bytes": end.max_rss_bytes})
+    update = {
+        "status": status,
+        "reason": reason,
+        "process": result.process.model_copy(update=ended),
+        "memory": memory,
+        "started_unix_ns": end.started_unix_ns,
+        "duration_s": end.duration_s,
+    }
+    return result.model_copy(update=update)
 
 
 def _status(end: CaseEnd, result: CaseResult, folder: Path, timeout_s: float | None) -> tuple[CaseStatus, str | None]:
-    if end.return_code is None:
-        return "not-run", end.reason or "it was not started"
+    if end.not_started is not None:
+        return "not-run", end.not_started
     assert result.process is not None
     phase = f" in the phase {result.process.phase}" if result.process.phase else ""
     if end.timed_out:
@@ -100,7 +94,7 @@ def _status(end: CaseEnd, result: CaseResult, folder: Path, timeout_s: float | N
     stderr = log_tail(folder / STDERR_LOG, SEARCHED_LINES)
     status: CaseStatus = "out-of-memory" if any(sign in stderr for sign in NO_MEMORY) else "failed"
     if end.signal is None:
-        return status, f"its process ended with exit code {end.return_code}{phase}{last_lines(stderr)}"
+        return status, f"its process ended with exit code {end.exit_code}{phase}{last_lines(stderr)}"
     hint = "; the kernel does that when the machine is out of memory (see its log)" if end.signal == "SIGKILL" else ""
     return status, f"its process was ended by {end.signal}{phase}{hint}{last_lines(stderr)}"
 
@@ -140,11 +134,12 @@ def _end(ending: RunningProcess, leftovers: Sequence[str]) -> CaseEnd:
     interrupted = ending.stopped == "interrupted"
     if ending.pid is None:
         reason = ending.not_started or "its supervisor ended before it was started"
-        return CaseEnd(None, interrupted=interrupted, reason=reason)
+        return CaseEnd(interrupted=interrupted, not_started=reason)
     ended = ending.ended
-    code, number = ended.get("exit_code"), ended.get("signal")
+    code = ended.get("exit_code")
     return CaseEnd(
-        return_code=code if code is not None else -(number or 9),  # without both, its supervisor was killed with it
+        exit_code=code,
+        signal=signal_name(ended.get("signal") or 9) if code is None else None,  # 9: killed with its supervisor
         timed_out=ending.stopped == "timeout",
         interrupted=interrupted,
         started_unix_ns=ending.start_unix_ns,

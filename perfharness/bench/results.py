@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from perfharness.analysis.suites.bench_figures import accuracy_loss, baseline_of, memory_of, speedup
+from perfharness.backends.arrays import read_arrays
 from perfharness.bench.spec import ITERATIONS_NAME, RESULT_NAME
 from perfharness.errors import LaunchError, ResultError, UsageError
 from perfharness.files import locked, replacing, write_model
@@ -42,7 +42,6 @@ ITERATIONS = pa.schema(
 TEXTS = ("case_id", "hostname", *Cell.model_fields, "status", "baseline", "startup_file_cache")
 COUNTS = ("batch_size", "gpu_index", "attempts", "started_unix_ns")
 
-Arrays = dict[str, npt.NDArray[Any]]
 Row = dict[str, Any]
 
 
@@ -117,20 +116,11 @@ def cases_on_disk(out: Path) -> dict[str, CaseResult]:
     return found
 
 
-def read_npz(path: Path) -> Arrays:
-    """Read a case's arrays. Raises `ResultError`."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError) as error:
-        raise ResultError(f"{path} cannot be read: {error}") from error
-
-
 def write_iterations(folder: Path) -> None:
     """Write `iterations.parquet` of a case: a row per iteration; `pass` is `warm-up`, `timed` or `device`."""
     if not (folder / ITERATIONS_NAME).exists():
         return
-    arrays, parts = read_npz(folder / ITERATIONS_NAME), []
+    arrays, parts = read_arrays(folder / ITERATIONS_NAME, ResultError), []
     for name, columns in (
         ("warm-up", {"wall_ns": "warmup_ns"}),
         ("timed", {"wall_ns": "wall_ns", "start_ns": "start_ns"}),

@@ -3,39 +3,35 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from perfharness.analysis.suites.bench_figures import (
     baseline_of,
     cases_exit_code,
     cell_of,
     gives_wrong_answers,
-    is_named,
 )
 from perfharness.analysis.suites.recommend import is_any_unmet, recommend
+from perfharness.backends.arrays import read_arrays
 from perfharness.bench.accuracy.outputs import Tolerance, compare_outputs
 from perfharness.bench.plan import Cell, Plan, PlannedCase, in_order, plan_suite
-from perfharness.bench.process import CaseEnd, result_of, run_process
+from perfharness.bench.process import result_of, run_process
 from perfharness.bench.results import (
     CASES,
     cases_on_disk,
     measuring,
     prepare,
     put_in_place,
-    read_npz,
     running_folder,
     write_suite,
 )
 from perfharness.bench.search import MEMORY_ENDS, search_batches
 from perfharness.bench.spec import OUTPUTS_FOLDER, OUTPUTS_NAME, CaseSpec
-from perfharness.bench.suite import ConstraintsTable, Suite, load_suite, sentence_of
+from perfharness.bench.suite import Suite, load_suite
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.bench import AccuracyRecord, BenchCase, CaseProcess, CaseResult, CaseStatus, EqualityRecord
 from perfharness.model.bench_suite import BatchSearch, BenchSuiteResult, Constraints
@@ -137,58 +133,26 @@ def suite_exit_code(result: BenchSuiteResult) -> int:
     return cases_exit_code(statuses, interrupted=not result.complete, check_failed=bad)
 
 
-def recommend_again(result: BenchSuiteResult, *, baseline: str | None = None, **constraints: Any) -> BenchSuiteResult:
-    """The same results with recommendations for another baseline or other constraints.
-
-    Args:
-        baseline: `backend[/mode][/precision]`; None keeps it.
-        constraints: keys of `[constraints]` in a suite; None keeps a value.
-
-    Raises `UsageError`.
-    """
-    if baseline is not None and not any(is_named(case.case, baseline) for case in result.cases):
-        cells = ", ".join(dict.fromkeys(cell_of(case.case) for case in result.cases))
-        raise UsageError(f"--baseline {baseline!r} is not in these results; choose from: {cells}")
-    given = {key: value for key, value in constraints.items() if value is not None}
-    known = result.constraints.model_dump()
-    if given.get("accuracy_metric") not in (None, known["accuracy_metric"]):
-        known["accuracy_direction"] = None
-    try:
-        limits = Constraints.model_validate(ConstraintsTable.model_validate(known | given).model_dump())
-    except ValidationError as error:
-        raise UsageError(sentence_of(error.errors()[0])) from error
-    base = baseline or result.baseline
-    recommendations = recommend(result.cases, limits, base)
-    update = {"constraints": limits, "baseline": base, "recommendations": recommendations}
-    return result.model_copy(update=update)
-
-
-@dataclass
 class MeasuringRun(ABC):
-    """Runs cases one after the other, and keeps valid results of an earlier run.
+    """Runs cases one after the other, and keeps valid results of an earlier run."""
 
-    Args:
-        retry_failed: run all cases again that are not `ok`, not only those with a temporary failure.
-        command: the command line, for the results.
-        results: results of this run by case id; grows.
-        on_disk: results of an earlier run.
-        remarks: caveats on the results; grows.
-    """
-
-    suite: Suite
-    out: Path
-    plan: Plan
-    interrupts: Interrupts
-    observer: BenchObserver
-    _: KW_ONLY
-    retry_failed: bool = False
-    command: Sequence[str] = ()
-    results: dict[str, CaseResult] = field(default_factory=dict, init=False)
-    on_disk: Mapping[str, CaseResult] = field(init=False)
-    remarks: list[str] = field(default_factory=list, init=False)
-
-    def __post_init__(self) -> None:
-        self.on_disk = cases_on_disk(self.out)
+    def __init__(
+        self,
+        suite: Suite,
+        out: Path,
+        plan: Plan,
+        interrupts: Interrupts,
+        observer: BenchObserver,
+        *,
+        retry_failed: bool = False,
+        command: Sequence[str] = (),
+    ) -> None:
+        self.suite, self.out, self.plan, self.interrupts, self.observer = suite, out, plan, interrupts, observer
+        self.retry_failed, self.command = retry_failed, command
+        self.on_disk = cases_on_disk(out)
+        self.results: dict[str, CaseResult] = {}
+        self.remarks: list[str] = []
+        self._equality: dict[str, EqualityRecord] = {}
 
     def kept(self, planned: PlannedCase) -> CaseResult | None:
         """The result of this run, or a valid one of an earlier run; None if there is neither."""
@@ -213,25 +177,21 @@ class MeasuringRun(ABC):
         self.observer.started(planned.case)
         if (known := self.known_end(planned)) is not None:
             running_folder(self.out, planned.case_id).mkdir()
-            return self._stored(planned, CaseResult(case=planned.case, status=known[0], reason=known[1]), CaseEnd(None))
+            return self._stored(planned, CaseResult(case=planned.case, status=known[0], reason=known[1]))
         self._cool_down(planned)
+        running, timeout_s = running_folder(self.out, planned.case_id), self.suite.run.timeout_s
         end = run_process(
             self._with_baseline(planned),
-            running_folder(self.out, planned.case_id),
+            running,
             self.interrupts,
-            timeout_s=self.suite.run.timeout_s,
+            timeout_s=timeout_s,
             poll=lambda: self.observer.poll(self.interrupts.count),
         )
         if end.interrupted:
             return None
-        running = self.out / CASES / f".{planned.case_id}.running"
-        result = result_of(end, planned.case, running, self.suite.run.timeout_s)
-        if result.memory.host_peak_bytes is None and end.max_rss_bytes is not None:
-            memory = result.memory.model_copy(update={"host_peak_bytes": end.max_rss_bytes})
-            result = result.model_copy(update={"memory": memory})
         if end.leftovers:
             self.remark(f"{planned.case_id} left processes running; they were ended: {'; '.join(end.leftovers)}")
-        return self._stored(planned, result, end)
+        return self._stored(planned, result_of(end, planned.case, running, timeout_s))
 
     @abstractmethod
     def _write(self) -> BenchSuiteResult:
@@ -283,17 +243,11 @@ class MeasuringRun(ABC):
         folder = (self.out / CASES / planned.baseline.case_id / OUTPUTS_FOLDER).absolute()
         return planned.with_spec(accuracy=planned.spec.accuracy.model_copy(update={"baseline": folder})).spec
 
-    def _stored(self, planned: PlannedCase, result: CaseResult, end: CaseEnd) -> CaseResult:
+    def _stored(self, planned: PlannedCase, result: CaseResult) -> CaseResult:
         before = self.on_disk.get(planned.case_id)
         attempts = 1 + (before.process.attempts if before is not None and before.process is not None else 0)
         process = (result.process or CaseProcess()).model_copy(update={"attempts": attempts})
-        update = {
-            "case": planned.case,
-            "spec_sha256": planned.sha256,
-            "started_unix_ns": end.started_unix_ns,
-            "duration_s": end.duration_s,
-            "process": process,
-        }
+        update = {"case": planned.case, "spec_sha256": planned.sha256, "process": process}
         self.results[planned.case_id] = stored = result.model_copy(update=update)
         put_in_place(self.out, stored)
         return stored
@@ -328,11 +282,8 @@ def is_passing(result: CaseResult) -> bool:
     return result.status == "failed" and process is not None and (process.signal is not None or not process.reported)
 
 
-@dataclass
 class SuiteRun(MeasuringRun):
     """One run of a suite."""
-
-    _equality: dict[str, EqualityRecord] = field(default_factory=dict, init=False)
 
     def run(self) -> BenchSuiteResult:
         """Run the remaining cases and return the content of `bench.json`. An interrupt ends the case and the run."""
@@ -396,7 +347,9 @@ class SuiteRun(MeasuringRun):
         try:
             if base is None:
                 raise ResultError(f"{name} was not run with this model")
-            expected, outputs = (read_npz(self.out / CASES / one.case.case_id / OUTPUTS_NAME) for one in (base, result))
+            expected, outputs = (
+                read_arrays(self.out / CASES / one.case.case_id / OUTPUTS_NAME, ResultError) for one in (base, result)
+            )
         except ResultError as error:
             return EqualityRecord(
                 reference=name,
@@ -417,7 +370,6 @@ def _accuracy_of(planned: PlannedCase, result: CaseResult) -> AccuracyRecord | N
     return AccuracyRecord(against=planned.spec.accuracy.against, samples=0, metrics={}, reasons={"samples": reason})
 
 
-@dataclass
 class SearchRun(MeasuringRun):
     """One search for the largest batch of each cell."""
 

@@ -29,12 +29,8 @@ def search_batches(
     """The largest batch size that runs, or whose latency meets a target.
 
     Sizes double until memory runs out, a status in `ENDS` occurs, or two sizes in a row fail or miss the target. With a
-    target, the gap above the largest size that meets it is then halved until the next size misses it.
-
-    Args:
-        measure: called once per size.
-        cell: fields of the cell.
-        target_ms: compared with the upper end of the figure's interval, or with the figure if it has no interval.
+    target, the gap above the largest size that meets it is then halved until the next size misses it. The target is
+    compared with the upper end of the figure's interval, or with the figure if it has no interval.
     """
     found: dict[int, CaseResult] = {}
     interrupted: int | None = None

@@ -34,8 +34,7 @@ def side_by_side(suites: Mapping[Path, SuiteReport]) -> list[MergedReport]:
 def merge_suites(suites: Sequence[tuple[str, BenchSuiteResult]]) -> BenchMergedResult:
     """One row per case of any run: cells in order of first occurrence, batch sizes ascending.
 
-    Args:
-        suites: path and content; a suite on several GPUs counts as one run per GPU.
+    A suite on several GPUs counts as one run per GPU.
     """
     parts = [(path, part) for path, suite in suites for part in _by_gpu(suite)]
     named = dict(zip(_names([part for _, part in parts]), (part for _, part in parts), strict=True))
@@ -44,14 +43,13 @@ def merge_suites(suites: Sequence[tuple[str, BenchSuiteResult]]) -> BenchMergedR
         for (name, suite), (path, _) in zip(named.items(), parts, strict=True)
     ]
     tables = {name: {_key(case): case for case in suite.cases} for name, suite in named.items()}
-    sizes: dict[tuple[str | None, ...], set[int]] = {}
-    for cell, size in (key for table in tables.values() for key in table):
-        sizes.setdefault(cell, set()).add(size)
+    known = {key: case for table in tables.values() for key, case in table.items()}
+    cells = list(dict.fromkeys(cell for cell, _ in known))
     rows = []
-    for cell, size in ((cell, size) for cell, found in sizes.items() for size in sorted(found)):
-        results = [_merged(name, suite, tables[name].get((cell, size))) for name, suite in named.items()]
-        fields = next(table[cell, size].case for table in tables.values() if (cell, size) in table)
-        rows.append(MergedRow(**fields.model_dump(exclude={"case_id", "gpu", "gpu_index"}), cells=results))
+    for key in sorted(known, key=lambda key: (cells.index(key[0]), key[1])):
+        results = [_merged(name, suite, tables[name].get(key)) for name, suite in named.items()]
+        fields = known[key].case.model_dump(exclude={"case_id", "gpu", "gpu_index"})
+        rows.append(MergedRow(**fields, cells=results))
     return BenchMergedResult(runs=runs, rows=rows, differences=list(_differences(named)))
 
 

@@ -12,7 +12,6 @@ from perfharness.bench.spec import CaseSpec
 from perfharness.bench.suite import Suite
 from perfharness.errors import UsageError
 from perfharness.files import write_model
-from perfharness.model.bench import CaseResult
 from perfharness.model.manifest import SERIES_NAME
 from perfharness.runs.series.launching import cold_launches, drop_page_cache
 from perfharness.runs.series.model import COLD, WHOLE, Series, SeriesRow
@@ -21,14 +20,6 @@ from perfharness_launcher.interrupts import Interrupts
 
 WHOLE_START = "process_to_first_result_ms"
 PARTS = ("process_ms", "import_ms", "build_ms", "load_ms", "allocate_ms", "first_inference_ms")
-
-
-def startup_figures(result: CaseResult) -> dict[str, float | None]:
-    """The parts and their sum; no build part if nothing was built."""
-    parts = {name: getattr(result.startup, name) for name in PARTS}
-    known = [value for value in parts.values() if value is not None]
-    complete = all(value is not None for name, value in parts.items() if name != "build_ms")
-    return {WHOLE_START: round(sum(known), 6) if complete else None, **parts}
 
 
 def run_startup(
@@ -85,4 +76,8 @@ def _measured(row: SeriesRow, spec: CaseSpec, folder: Path, timeout_s: float, in
     result = result_of(run_process(spec, folder, interrupts, timeout_s=timeout_s), spec.case, folder, timeout_s)
     if result.status != "ok":
         return row.model_copy(update={"status": "failed", "reason": result.reason})
-    return row.model_copy(update={"figures": {WHOLE: startup_figures(result)}})
+    parts = {name: getattr(result.startup, name) for name in PARTS}
+    known = [value for value in parts.values() if value is not None]
+    complete = all(value is not None for name, value in parts.items() if name != "build_ms")
+    figures = {WHOLE_START: round(sum(known), 6) if complete else None, **parts}
+    return row.model_copy(update={"figures": {WHOLE: figures}})

@@ -159,11 +159,7 @@ class SuiteBackend(Settings):
 
 
 class MeasureTable(Settings):
-    """`[measure]`: passes of each case in addition to start-up.
-
-    Args:
-        seed: seed of random inputs.
-    """
+    """`[measure]`: passes of each case in addition to start-up, and the seed of random inputs."""
 
     passes: tuple[Pass, ...] = ("latency", "telemetry")
     threads: int | None = Field(default=None, ge=1)
@@ -174,11 +170,7 @@ class MeasureTable(Settings):
 
 
 class RunTable(Settings):
-    """`[run]`: how the cases are run.
-
-    Args:
-        seed: seed of the case order.
-    """
+    """`[run]`: how the cases are run, and the seed of their order."""
 
     timeout_s: float = Field(default=1800.0, gt=0)
     shuffle: bool = True
@@ -188,11 +180,7 @@ class RunTable(Settings):
 
 
 class EqualityTable(Tolerance):
-    """`[equality]`: the outputs of every case are compared with the baseline's.
-
-    Args:
-        precision: tolerances by precision, instead of the defaults.
-    """
+    """`[equality]`: outputs of every case are compared with the baseline's, with tolerances by precision."""
 
     precision: dict[Precision, Tolerance] = Field(default_factory=dict)
 
@@ -244,6 +232,10 @@ class Suite(Settings):
     constraints: ConstraintsTable = ConstraintsTable()
     folder: Path = Path()
 
+    def in_folder(self, path: Path | None) -> Path | None:
+        """A path, relative to the suite's folder, as an absolute one."""
+        return None if path is None else (self.folder / path).absolute()
+
     def text_of(self, text: str) -> str:
         """Name of a model or function; the suite's folder is prefixed to a relative path that exists in it."""
         file, colon, function = text.rpartition(":")
@@ -279,11 +271,8 @@ class Suite(Settings):
         """`[accuracy]` with relative paths prefixed with the suite's folder."""
         if (given := self.accuracy) is None:
             return None
-        paths = {
-            name: (self.folder / path).absolute()
-            for name in ("inputs", "labels", "class_names", "truth", "values")
-            if (path := getattr(given, name)) is not None
-        }
+        names = ("inputs", "labels", "class_names", "truth", "values")
+        paths = {name: self.in_folder(getattr(given, name)) for name in names}
         function = given.preprocess.function
         prepare = given.preprocess.model_copy(update={"function": None if function is None else self.text_of(function)})
         metrics = tuple(map(self.text_of, given.metrics))

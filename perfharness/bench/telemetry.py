@@ -12,7 +12,8 @@ import numpy as np
 
 from perfharness.analysis.energy.sensor import Energy, read_sensor
 from perfharness.analysis.metrics.clocks import clock_hold
-from perfharness.analysis.metrics.figures import Window, window_figures
+from perfharness.analysis.metrics.figures import window_figures
+from perfharness.analysis.timeline.busy import Window
 from perfharness.bench.spec import TelemetrySettings
 from perfharness.errors import ResultError
 from perfharness.model.bench import Estimate
@@ -42,38 +43,27 @@ class TelemetryFigures:
 NEEDS_GPU = ("utilization_percent", "power_mean_w", "energy_per_item_j", "clock_drop_percent")
 
 
-def without_gpu(reason: str, *, rate: float | None = None) -> TelemetryFigures:
-    """Figures without GPU readings.
-
-    Args:
-        rate: items/s of the pass; None if it did not run.
-    """
-    missing = NEEDS_GPU if rate is not None else (*NEEDS_GPU, "telemetry_items_per_second")
-    return TelemetryFigures(telemetry_items_per_second=rate, reasons=dict.fromkeys(missing, reason))
-
-
 def measure_telemetry(
     folder: Path, settings: TelemetrySettings, batch_size: int, work: Callable[[], list[int]]
 ) -> TelemetryFigures:
-    """Run the work with the sampler running.
+    """Run the work with the sampler running; the folder gets `telemetry.parquet`.
 
-    Args:
-        folder: folder of the case; gets `telemetry.parquet`.
-        work: runs rounds for long enough and returns their ends, UTC ns; the device is idle when it returns.
+    `work` runs rounds for long enough and returns their ends, UTC ns; the device is idle when it returns.
     """
     uuids = settings.gpu_uuids
     period_ns = round(settings.interval_ms * 1e6)
-    begin = end = time.time_ns()
-    ends: list[int] = []
+    window, ends = None, list[int]()
     try:
         with sampling(folder / TELEMETRY_NAME, period_ns, uuids, idle_s=settings.idle_seconds) as sampler:
             sampler.follow(FollowedProcess(SUBJECT, os.getpid(), uuids[:1]))
             begin = time.time_ns()
             ends = work()
-            end = time.time_ns()
+            window = begin, time.time_ns()
     except ResultError as error:
-        return without_gpu(str(error), rate=_rate(len(ends) * batch_size, (begin, end)))
-    return summarize(sampler.log, uuids, (begin, end), len(ends) * batch_size, ends)
+        rate = _rate(len(ends) * batch_size, window) if window is not None else None
+        missing = NEEDS_GPU if window is not None else (*NEEDS_GPU, "telemetry_items_per_second")
+        return TelemetryFigures(telemetry_items_per_second=rate, reasons=dict.fromkeys(missing, str(error)))
+    return summarize(sampler.log, uuids, window, len(ends) * batch_size, ends)
 
 
 def summarize(
@@ -84,14 +74,18 @@ def summarize(
     Energy is that of the whole GPU, including idle power, divided by all items of the window. The ends of the rounds
     show whether rounds and sensor updates are in step.
     """
-    host = _peak(log, "rss_bytes", window)
     cpu, waits = (
         window_figures(log.get(subject, metric), window, since_last=True).mean
         for subject, metric in ((process_subject(SUBJECT), "cpu_percent"), (HOST, "io_wait_percent"))
     )
+    common = TelemetryFigures(
+        telemetry_items_per_second=_rate(items, window),
+        cpu_percent=cpu,
+        io_wait_percent=waits,
+        host_peak_bytes=_peak(log, "rss_bytes", window),
+    )
     if not gpu_uuids:
-        found = without_gpu("the case has no GPU", rate=_rate(items, window))
-        return replace(found, host_peak_bytes=host, cpu_percent=cpu, io_wait_percent=waits)
+        return replace(common, reasons=dict.fromkeys(NEEDS_GPU, "the case has no GPU"))
     uuid, reasons = gpu_uuids[0], {}
     name = "gpu_utilization_percent"
     used = window_figures(log.get(uuid, name), window, period_ns=log.meta.update_period_ns(uuid, name))
@@ -109,16 +103,13 @@ def summarize(
     hold = clock_hold(log.get(uuid, "sm_clock_mhz"), window, work=window)
     if hold.drop_percent is None:
         reasons["clock_drop_percent"] = hold.reason or "clock not read"
-    return TelemetryFigures(
-        cpu_percent=cpu,
-        io_wait_percent=waits,
-        telemetry_items_per_second=_rate(items, window),
+    return replace(
+        common,
         utilization_percent=used.mean,
         power_mean_w=None if energy.joules is None else energy.joules * 1e9 / (window[1] - window[0]),
         energy_per_item_j=per_item,
         clock_drop_percent=hold.drop_percent,
         device_peak_bytes=_peak(log, "process_memory_bytes"),
-        host_peak_bytes=host,
         reasons=reasons,
     )
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
-from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.help import GroupedCommand, argument
 from perfharness.cli.support.options import EXIT_CHECK_FAILED, exit_code
 from perfharness.cli.support.output import OUTPUT, FullOutput, Output
 from perfharness.cli.support.reading import MEANING, SOURCE, SOURCE_HELP, Reading
@@ -17,7 +17,7 @@ from perfharness.cli.support.settings import with_settings
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.result import ProcessResult, Tree
-from perfharness.model.settings import Option
+from perfharness.model.settings import option
 from perfharness.progress import in_steps
 from perfharness.render.blocks import Block, Paragraph, Section
 from perfharness.render.views.diagnosis import diagnoses_of, matching_stages, stage_view
@@ -37,45 +37,23 @@ def register(app: typer.Typer) -> None:
 class AnalyzeSettings(BaseModel):
     """Options of `analyze`."""
 
-    parallel: Annotated[
-        Literal["auto", "data", "model"] | None,
-        Option(
-            ("--parallel",),
-            MEANING,
-            "Ranks process different items (data) or the same ones (model). [default: as launched]",
-        ),
-    ] = None
-    output_dir: Annotated[
-        Path | None,
-        Option(
-            ("-o", "--output-dir"),
-            OUTPUT,
-            "Folder for the results of bare traces, or of the joined runs of nodes (launch --nodes). [default: none]",
-        ),
-    ] = None
-    stage: Annotated[
-        str | None,
-        Option(
-            ("--stage",),
-            DETAILS,
-            "Show only the diagnosis of this stage: a name or a printed path.",
-            metavar="NAME",
-        ),
-    ] = None
-    slowest: Annotated[
-        int | None,
-        Option(
-            ("--slowest",),
-            DETAILS,
-            "Show only the N slowest batches (requests) of each loop, next to a typical one.",
-            metavar="N",
-        ),
-    ] = Field(default=None, ge=1)
+    parallel: Literal["auto", "data", "model"] | None = option(
+        "Ranks process different items (data) or the same ones (model). [default: as launched]", MEANING
+    )
+    output_dir: Path | None = option(
+        "Folder for the results of bare traces, or of the joined runs of nodes (launch --nodes). [default: none]",
+        OUTPUT,
+        flags="-o --output-dir",
+    )
+    stage: str | None = option("Show only the diagnosis of this stage: a name or a printed path.", DETAILS, "NAME")
+    slowest: int | None = option(
+        "Show only the N slowest batches (requests) of each loop, next to a typical one.", DETAILS, "N", ge=1
+    )
 
 
 @with_settings()
 def analyze(
-    runs: Annotated[list[Path], typer.Argument(metavar=f"{SOURCE}…", help=SOURCE_HELP)],
+    runs: Annotated[list[Path], argument(f"{SOURCE}…", SOURCE_HELP)],
     *,
     reading: Reading,
     asked: AnalyzeSettings,
@@ -108,13 +86,8 @@ def analyze(
             runs_located = [one for one in located if one.trace is None]
             folders = [analyze_runs(one, read_as) for one in in_steps(runs_located, lambda one: f"reading {one.path}")]
     documents: dict[str, Tree] = {}
-    shown: list[Block] = []
-    analyzed: list[AnalyzedRuns | AnalyzedTraces] = []
-    not_written: list[str] = []
-    for found in folders:
-        shown += show_runs(found, output, documents)
-        analyzed.append(found)
-        not_written += found.not_written
+    shown = [block for found in folders for block in show_runs(found, output, documents)]
+    analyzed: list[AnalyzedRuns | AnalyzedTraces] = [*folders]
     if traces:
         read = analyze_traces(
             traces, read_as, asked.output_dir, with_data=output.is_json, with_diagnosis=output.verbose
@@ -126,7 +99,7 @@ def analyze(
         output.json_documents(documents)
     findings = [finding for one in analyzed for finding in one.findings]
     output.findings(findings)
-    if not_written:
+    if not_written := [line for one in folders for line in one.not_written]:
         raise ResultError("\n".join(not_written))
     raise typer.Exit(exit_code(findings) if all(one.has_numbers for one in analyzed) else EXIT_CHECK_FAILED)
 
@@ -185,10 +158,10 @@ def show_stage(located: Located, read_as: ReadAs, stage: str, output: Output) ->
     if not any(matching_stages(diagnosis, stage) for diagnosis in named.values()):
         there = sorted({one.path[-1] for diagnosis in named.values() for one in diagnosis.stages})
         raise UsageError(f"No stage '{stage}'. Stages of this run: {', '.join(there) or 'none'}.")
-    if output.is_json:
-        output.json_document({name: diagnosis_of_stage(diagnosis, stage) for name, diagnosis in named.items()})
-    else:
-        output.show([Section(name, stage_view(diagnosis, stage)) for name, diagnosis in named.items()])
+    output.document(
+        {name: diagnosis_of_stage(diagnosis, stage) for name, diagnosis in named.items()},
+        [Section(name, stage_view(diagnosis, stage)) for name, diagnosis in named.items()],
+    )
     output.findings(analyzed.findings)
     return exit_code(analyzed.findings)
 
@@ -199,10 +172,7 @@ def show_slowest(located: Located, read_as: ReadAs, most: int, output: Output) -
     from perfharness.runs.run import open_located
 
     found, findings = open_located(located, read_as).find_slowest(most)
-    if output.is_json:
-        output.json_document(found.model_dump(mode="json"))
-    else:
-        output.show(slowest_view(found, details=output.verbose))
+    output.document(found, slowest_view(found, details=output.verbose))
     has_any = any(loop.requests for loop in found.loops)
     if not has_any:
         output.message("No measured batches; lower -w, or see `perfharness export --table ranges`.")

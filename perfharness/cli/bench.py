@@ -16,7 +16,7 @@ from perfharness.cli.support.bench_options import (
     say_drawn,
     suite_options,
 )
-from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.help import GroupedCommand, argument
 from perfharness.cli.support.options import CONTEXT, EXIT_OK, command_line
 from perfharness.cli.support.settings import with_settings
 from perfharness.errors import UsageError
@@ -44,10 +44,7 @@ def register(app: typer.Typer) -> None:
 
 @with_settings(shown=SHOWN)
 def bench(
-    suite: Annotated[
-        Path | None,
-        typer.Argument(metavar="[SUITE.toml]", help="The suite; or name models and backends.", show_default=False),
-    ] = None,
+    suite: Annotated[Path | None, argument("[SUITE.toml]", "The suite; or name models and backends.")] = None,
     *,
     options: SuiteOptions,
     run: BenchSettings,
@@ -95,26 +92,14 @@ def _suite(made: Suite, run: BenchSettings) -> int:
 
     messages = Console(stderr=True)
     with BenchProgress(messages, is_search=run.find_batch) as progress:
-        result = run_suite(
-            made,
-            run.output_dir,
-            find_batch=run.find_batch,
-            resume=run.resume,
-            retry_failed=run.retry_failed,
-            observer=progress,
-            command=command_line(),
-            history=run.history,
-            metrics=run.metrics,
-        )
+        own = run.model_dump(include={"find_batch", "resume", "retry_failed", "history", "metrics"})
+        result = run_suite(made, run.output_dir, observer=progress, command=command_line(), **own)
     print_blocks(Console(), suite_view(result))
     if run.charts is not False:
         say_drawn(messages, lambda: bench_pictures(result), run.output_dir, BENCH_PAGE)
-    step = (
-        f". Next: perfharness report {shlex.quote(str(run.output_dir))}"
-        if any(one.status == "ok" for one in result.cases)
-        else ""
-    )
-    say(messages, f"Results: {run.output_dir.absolute()}{step}")
+    report = f". Next: perfharness report {shlex.quote(str(run.output_dir))}"
+    has_any = any(one.status == "ok" for one in result.cases)
+    say(messages, f"Results: {run.output_dir.absolute()}{report if has_any else ''}")
     if not result.complete:
         words = [*(word for word in command_line() if word != "--resume"), "--resume"]
         say(messages, f"Interrupted. To continue: {shlex.join(words)}")

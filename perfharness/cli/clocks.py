@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from pydantic import BaseModel
 
 from perfharness.cli.support.help import GroupedCommand
-from perfharness.cli.support.options import (
-    CONTEXT,
-    EXIT_CHECK_FAILED,
-    EXIT_FAILED,
-    EXIT_OK,
-    split_commas,
-)
+from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, split_commas
 from perfharness.cli.support.output import Output
 from perfharness.cli.support.settings import with_settings
 from perfharness.errors import ClockError
 from perfharness.model.conditions import ClockStep
 from perfharness.model.machines import gpu_name
-from perfharness.model.settings import Option
+from perfharness.model.settings import option
 from perfharness.telemetry.clocks import (
     CLOCK_SETTINGS,
     RESTORE_COMMAND,
@@ -40,14 +34,14 @@ from perfharness_launcher.interrupts import noting_interrupts
 class Gpus(BaseModel):
     """Options of `clocks restore`."""
 
-    gpus: Annotated[str | None, Option(("--gpus",), "", "UUIDs or indices of the GPUs.", metavar="GPU,…")] = None
+    gpus: str | None = option("UUIDs or indices of the GPUs.", "", "GPU,…")
 
 
 class ChosenGpus(Gpus):
     """Options of `clocks max`."""
 
-    num_gpus: Annotated[int, Option(("-ng", "--num-gpus"), "", "Number of GPUs.")] = 1
-    gpu_offset: Annotated[int, Option(("-go", "--gpu-offset"), "", "Index of the first GPU.")] = 0
+    num_gpus: int = option("Number of GPUs.", flags="-ng --num-gpus", default=1)
+    gpu_offset: int = option("Index of the first GPU.", flags="-go --gpu-offset", default=0)
 
 
 def register(app: typer.Typer) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel
 
-from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.help import GroupedCommand, argument
 from perfharness.cli.support.options import (
     EXIT_CHECK_FAILED,
     EXIT_OK,
@@ -25,7 +25,7 @@ from perfharness.cli.support.output import Output
 from perfharness.cli.support.reading import Reading
 from perfharness.cli.support.settings import given, with_settings
 from perfharness.errors import LaunchError, UsageError
-from perfharness.model.settings import Option
+from perfharness.model.settings import option
 
 if TYPE_CHECKING:
     from perfharness.runs.comparison.result import Comparison
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from perfharness_launcher.supervise import Observer
 
 MATCHING, DECIDING, GATE, MEASURE = "Matching", "Significance", "Gate", "Launching"
-"""Help groups."""
 
 OUTPUT_DIR, DEFAULT_COUNT = "compare_out", 5
 
@@ -74,91 +73,64 @@ def percentage(text: Any) -> Any:
 class CompareSettings(BaseModel):
     """Options of `compare`."""
 
-    renamed: Annotated[
-        list[str], Option(("--map",), MATCHING, "A stage that was renamed in NEW. Repeatable.", metavar="OLD=NEW")
-    ] = []
-    stage: Annotated[
-        list[str],
-        Option(
-            ("--stage",),
-            MATCHING,
-            "Compare only this stage; fewer rows need fewer launches. Repeatable.",
-            metavar="NAME",
-        ),
-    ] = []
-    allow: Annotated[
-        list[str],
-        Option(
-            ("--allow",),
-            MATCHING,
-            "Compare despite this difference: gpu, cpu, tracer, processes, warm-up, clocks, load, pass (of profiling), "
-            "reading (--domain, --batch-pattern), batches (--capture-batches), validity (MLPerf).",
-            metavar="DIFFERENCE",
-        ),
-    ] = []
-    min_effect: Annotated[
-        float,
-        BeforeValidator(percentage),
-        Option(("--min-effect",), DECIDING, "Smallest change that counts. [default: 2%]", metavar="PERCENT"),
-    ] = 0.02
-    alpha: Annotated[
-        float,
-        BeforeValidator(percentage),
-        Option(("--alpha",), DECIDING, "False-alarm rate over all rows. [default: 5%]", metavar="PERCENT"),
-    ] = Field(default=0.05, gt=0, lt=0.5)
-    spread: Annotated[
-        float | None,
-        BeforeValidator(percentage),
-        Option(
-            ("--spread",),
-            DECIDING,
-            "Known standard deviation between launches; needed with one launch per version.",
-            metavar="PERCENT",
-        ),
-    ] = Field(default=None, gt=0)
-    fail_on: Annotated[
-        str | None,
-        Option(
-            ("--fail-on",),
-            GATE,
-            "Exit with 3 if a row is slower, faster, same, undecided ('not proven') or not-comparable.",
-            metavar="VERDICT,…",
-        ),
-    ] = None
-    fail_if: Annotated[
-        list[str],
-        Option(
-            ("--fail-if",),
-            GATE,
-            "Exit with 3 if NEW meets this: 'inference.p95 > 20ms', 'throughput < -5%'. Repeatable.",
-            metavar="LIMIT",
-        ),
-    ] = []
-    run: Annotated[
-        list[str],
-        Option(
-            ("--run",),
-            MEASURE,
-            "Launch with these arguments of `perfharness launch`, in turns; the first --run is BASE. Repeatable.",
-            metavar="LAUNCH",
-        ),
-    ] = []
-    rev: Annotated[
-        str | None,
-        Option(
-            (REV,),
-            MEASURE,
-            "Launch SCRIPT of this commit (BASE) and of the working tree in turns. Must be the last option: arguments "
-            "of `perfharness launch` follow.",
-            metavar="REV … SCRIPT",
-        ),
-    ] = None
-    repeat: Annotated[
-        int | None, Option(("--repeat",), MEASURE, f"Launches of each version. [default: {DEFAULT_COUNT}]", metavar="N")
-    ] = Field(default=None, ge=1)
-    output_dir: Annotated[
-        Path | None, Option(("-o", "--output-dir"), MEASURE, f"Folder of the launches. [default: {OUTPUT_DIR}]")
-    ] = None
+    renamed: list[str] = option(
+        "A stage that was renamed in NEW. Repeatable.", MATCHING, "OLD=NEW", flags="--map", default=[]
+    )
+    stage: list[str] = option(
+        "Compare only this stage; fewer rows need fewer launches. Repeatable.", MATCHING, "NAME", default=[]
+    )
+    allow: list[str] = option(
+        "Compare despite this difference: gpu, cpu, tracer, processes, warm-up, clocks, load, pass (of profiling), "
+        "reading (--domain, --batch-pattern), batches (--capture-batches), validity (MLPerf).",
+        MATCHING,
+        "DIFFERENCE",
+        default=[],
+    )
+    min_effect: float = option(
+        "Smallest change that counts. [default: 2%]", DECIDING, "PERCENT", default=0.02, parse=percentage
+    )
+    alpha: float = option(
+        "False-alarm rate over all rows. [default: 5%]",
+        DECIDING,
+        "PERCENT",
+        default=0.05,
+        parse=percentage,
+        gt=0,
+        lt=0.5,
+    )
+    spread: float | None = option(
+        "Known standard deviation between launches; needed with one launch per version.",
+        DECIDING,
+        "PERCENT",
+        parse=percentage,
+        gt=0,
+    )
+    fail_on: str | None = option(
+        "Exit with 3 if a row is slower, faster, same, undecided ('not proven') or not-comparable.", GATE, "VERDICT,…"
+    )
+    fail_if: list[str] = option(
+        "Exit with 3 if NEW meets this: 'inference.p95 > 20ms', 'throughput < -5%'. Repeatable.",
+        GATE,
+        "LIMIT",
+        default=[],
+    )
+    run: list[str] = option(
+        "Launch with these arguments of `perfharness launch`, in turns; the first --run is BASE. Repeatable.",
+        MEASURE,
+        "LAUNCH",
+        default=[],
+    )
+    rev: str | None = option(
+        "Launch SCRIPT of this commit (BASE) and of the working tree in turns. Must be the last option: arguments "
+        "of `perfharness launch` follow.",
+        MEASURE,
+        "REV … SCRIPT",
+        flags=REV,
+    )
+    repeat: int | None = option(f"Launches of each version. [default: {DEFAULT_COUNT}]", MEASURE, "N", ge=1)
+    output_dir: Path | None = option(
+        f"Folder of the launches. [default: {OUTPUT_DIR}]", MEASURE, flags="-o --output-dir"
+    )
 
 
 @with_settings()
@@ -166,11 +138,10 @@ def compare_verb(
     context: typer.Context,
     sides: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="BASE NEW…",
-            help="The launches of each version, joined by commas: runs, repeats, suites of bench, traces, results of"
+        argument(
+            "BASE NEW…",
+            "The launches of each version, joined by commas: runs, repeats, suites of bench, traces, results of"
             " trtexec, history:ID.",
-            show_default=False,
         ),
     ] = None,
     *,
@@ -186,6 +157,7 @@ def compare_verb(
     condition is met or cannot be judged, or nothing could be compared.
     """
     from perfharness.analysis.comparison.compare import Rule
+    from perfharness.render.views.compare import compare_view
     from perfharness.runs.comparison.compare import compare_sides
     from perfharness.runs.comparison.limits import parse_limit
     from perfharness.runs.comparison.match import CompareOptions
@@ -213,19 +185,19 @@ def compare_verb(
         raise UsageError("give BASE and NEW: run folders or repeats, several of a version joined by commas")
     base, *others = [read_side(side, reading.read_as()) for side in sides or ()]
     comparison = compare_sides(base, others, options, command_line())
-    _show(comparison, output)
+    output.document(comparison, compare_view(comparison, fold=output.format == "md"))
+    if not output.is_json:
+        output.findings(finding for version in comparison.versions for finding in version.findings)
     raise typer.Exit(_exit_code(comparison, verdicts, output))
 
 
 def _measure_runs(runs: Sequence[str], count: int, folder: Path, output: Output) -> list[str]:
-    """Launch the commands in turns and return the folder of each."""
     if len(runs) < 2:
         raise UsageError("give --run at least twice: for BASE and for each NEW")
     return _measure([_launch_of(text, f"--run '{text}'") for text in runs], count, folder, output)
 
 
 def _measure_revision(revision: str, words: Sequence[str], count: int, folder: Path, output: Output) -> list[str]:
-    """Launch the script of a commit and of the working tree in turns and return the folder of each."""
     from perfharness.runs.comparison.revision import worktree_of
 
     new = _launch_of(shlex.join(words), f"{REV} {revision}")
@@ -245,19 +217,19 @@ def _measure(
         UsageError: a command line is wrong; nothing was started.
         LaunchError: interrupted.
     """
-    from perfharness.cli.launch import SeriesView
+    from perfharness.cli.launch import watching_series
     from perfharness.runs.series.launching import labels_of_turns, series_in_turns
 
     labels = labels_of_turns(len(cases))
     series = series_in_turns(cases, folder.absolute() if tree is not None else folder, count)
-    view = SeriesView(output, len(series.launches))
+    watch = watching_series(output, len(series.launches))
 
     def place(label: str) -> AbstractContextManager[None]:
         return tree.entered() if tree is not None and label == labels[0] else nullcontext()
 
     @contextmanager
     def observe(plan: LaunchPlan) -> Iterator[Observer]:
-        with place(plan.options.output_dir.parent.name), view.watching(plan) as observer:
+        with place(plan.options.output_dir.parent.name), watch(plan) as observer:
             yield observer
 
     series.plan(place)
@@ -289,16 +261,6 @@ def _launch_of(text: str, where: str) -> LaunchOptions:
     return launch_options(
         values["script"], values["script_arguments"] or (), {**chosen, "explain": False}, values["config"]
     )
-
-
-def _show(comparison: Comparison, output: Output) -> None:
-    if output.is_json:
-        output.json_document(comparison.model_dump(mode="json"))
-        return
-    from perfharness.render.views.compare import compare_view
-
-    output.show(compare_view(comparison, fold=output.format == "md"))
-    output.findings(finding for version in comparison.versions for finding in version.findings)
 
 
 def _exit_code(comparison: Comparison, verdicts: Sequence[str], output: Output) -> int:

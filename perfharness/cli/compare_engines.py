@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel
 
-from perfharness.cli.support.bench_options import (
-    MEASURING,
-    RESULTS,
-    check_utf8,
-    say_drawn,
-)
+from perfharness.cli.support.bench_options import MEASURING, RESULTS, check_utf8, say_drawn
 from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, command_line, split_commas
 from perfharness.cli.support.settings import with_settings
 from perfharness.model.bench import Precision
-from perfharness.model.settings import Option
+from perfharness.model.settings import option
 from perfharness.render.console import Console, print_blocks, say
 
 if TYPE_CHECKING:
@@ -72,117 +67,72 @@ def parse_size(text: str) -> tuple[int, int]:
 class EngineSettings(BaseModel):
     """Arguments of `bench.compare_engines`."""
 
-    engines: Annotated[
-        list[str],
-        Option(
-            ("--engines",), ENGINES, "Files (.onnx, .engine, .plan, .pt2, …) or module:function.", metavar="ENGINE…"
-        ),
-    ]
-    backends: Annotated[
-        list[str],
-        Option(
-            ("--backends",), ENGINES, "One for all engines or one for each. [default: by file type]", metavar="NAME…"
-        ),
-    ] = []
-    precision: Annotated[
-        Precision | None,
-        Option(("--precision",), ENGINES, "Precision of all engines. [default: that of the ONNX file, else fp32]"),
-    ] = None
-    device: Annotated[
-        Literal["auto", "cpu", "cuda"], Option(("--device",), ENGINES, "auto: the GPU if there is one.")
-    ] = "auto"
-    gpu_id: Annotated[int | None, Option(("--gpu-id",), ENGINES, "NVML's index of the GPU. [default: 0]")] = None
-    timeout_s: Annotated[
-        float | None, Option(("--timeout",), MEASURING, "Stop an engine after this time.", metavar="SECONDS")
-    ] = None
-    output_dir: Annotated[Path, Option(("-o", "--output-dir"), RESULTS, "Folder of the results.")] = Path(
-        "benchmark_results"
+    engines: list[str] = option(
+        "Files (.onnx, .engine, .plan, .pt2, …) or module:function.", ENGINES, "ENGINE…", default=...
+    )
+    backends: list[str] = option(
+        "One for all engines or one for each. [default: by file type]", ENGINES, "NAME…", default=[]
+    )
+    precision: Precision | None = option(
+        "Precision of all engines. [default: that of the ONNX file, else fp32]", ENGINES
+    )
+    device: Literal["auto", "cpu", "cuda"] = option("auto: the GPU if there is one.", ENGINES, default="auto")
+    gpu_id: int | None = option("NVML's index of the GPU. [default: 0]", ENGINES)
+    timeout_s: float | None = option("Stop an engine after this time.", MEASURING, "SECONDS", flags="--timeout")
+    output_dir: Path = option(
+        "Folder of the results.", RESULTS, flags="-o --output-dir", default=Path("benchmark_results")
     )
 
 
 class MapSettings(BaseModel):
     """Fields of `bench.engines.model.CompareSettings`, by their aliases."""
 
-    image: Annotated[Path, Option(("--image",), DATA, "Image or .npy to time the engines with; its map is drawn.")]
-    gt: Annotated[Path | None, Option(("--gt",), DATA, "Ground truth of the image: .npy, .npz, or a 16-bit image.")] = (
-        Field(default=None, serialization_alias="truth")
+    image: Path = option("Image or .npy to time the engines with; its map is drawn.", DATA, default=...)
+    gt: Path | None = option("Ground truth of the image: .npy, .npz, or a 16-bit image.", DATA, key="truth")
+    metric_images_dir: Path | None = option("Images to compute metrics over.", DATA, key="metric_images")
+    metric_gt_dir: Path | None = option("Ground truth of these images, matched by file name.", DATA, key="metric_truth")
+    metric: list[str] = option("Your own metrics, module:function.", DATA, "FUNCTION…", default=[], key="metrics")
+    input_size: tuple[int, int] = option(
+        "Height and width of dynamic input axes. [default: 518]", ENGINES, "N|HxW", default=(518, 518), parse=parse_size
     )
-    metric_images_dir: Annotated[
-        Path | None, Option(("--metric-images-dir",), DATA, "Images to compute metrics over.")
-    ] = Field(default=None, serialization_alias="metric_images")
-    metric_gt_dir: Annotated[
-        Path | None, Option(("--metric-gt-dir",), DATA, "Ground truth of these images, matched by file name.")
-    ] = Field(default=None, serialization_alias="metric_truth")
-    metric: Annotated[
-        list[str], Option(("--metric",), DATA, "Your own metrics, module:function.", metavar="FUNCTION…")
-    ] = Field(default=[], serialization_alias="metrics")
-    input_size: Annotated[
-        tuple[int, int],
-        BeforeValidator(parse_size),
-        Option(
-            ("--input-size",),
-            ENGINES,
-            "Height and width of dynamic input axes. [default: 518]",
-            metavar="N|HxW",
-        ),
-    ] = (518, 518)
-    preprocess: Annotated[
-        str | None,
-        Option(
-            ("--preprocess",), DATA, "module:function that turns a path into the model's input.", metavar="FUNCTION"
-        ),
-    ] = Field(default=None, serialization_alias="preprocess.function")
-    mean: Annotated[
-        tuple[float, ...] | None,
-        BeforeValidator(three_numbers),
-        Option(("--mean",), DATA, "Mean of the channels, 0 to 1. [default: 0.485,0.456,0.406]"),
-    ] = Field(default=None, serialization_alias="preprocess.mean")
-    std: Annotated[
-        tuple[float, ...] | None,
-        BeforeValidator(three_numbers),
-        Option(("--std",), DATA, "Standard deviation of the channels, 0 to 1. [default: 0.229,0.224,0.225]"),
-    ] = Field(default=None, serialization_alias="preprocess.std")
-    output: Annotated[str | None, Option(("--output",), ENGINES, "Name of the map. [default: the first output]")] = (
-        Field(default=None, serialization_alias="output_name")
+    preprocess: str | None = option(
+        "module:function that turns a path into the model's input.", DATA, "FUNCTION", key="preprocess.function"
     )
-    scaling: Annotated[
-        Literal["median", "none"], Option(("--scaling",), DATA, "Scale the map to its ground truth.")
-    ] = Field(default="median", serialization_alias="depth.scaling")
-    prediction: Annotated[
-        Literal["depth", "disparity"],
-        Option(("--prediction",), DATA, "Kind of map; disparity (larger is nearer) is inverted first."),
-    ] = Field(default="depth", serialization_alias="depth.prediction")
-    min_depth: Annotated[float, Option(("--min-depth",), DATA, "Ignore ground truth below this.")] = Field(
-        default=1e-3, gt=0, serialization_alias="depth.min_depth"
+    mean: tuple[float, ...] | None = option(
+        "Mean of the channels, 0 to 1. [default: 0.485,0.456,0.406]", DATA, parse=three_numbers, key="preprocess.mean"
     )
-    max_depth: Annotated[float, Option(("--max-depth",), DATA, "Ignore ground truth above this.")] = Field(
-        default=80.0, gt=0, serialization_alias="depth.max_depth"
+    std: tuple[float, ...] | None = option(
+        "Standard deviation of the channels, 0 to 1. [default: 0.229,0.224,0.225]",
+        DATA,
+        parse=three_numbers,
+        key="preprocess.std",
     )
-    gt_scale: Annotated[
-        float, Option(("--gt-scale",), DATA, "Divide ground truth pixels by this: 256 for KITTI, 1000 for mm.")
-    ] = Field(default=1.0, gt=0, serialization_alias="truth_scale")
-    warmup: Annotated[int, Option(("--warmup",), MEASURING, "Iterations before the timed ones.")] = Field(
-        default=50, ge=0
+    output: str | None = option("Name of the map. [default: the first output]", ENGINES, key="output_name")
+    scaling: Literal["median", "none"] = option(
+        "Scale the map to its ground truth.", DATA, default="median", key="depth.scaling"
     )
-    iterations: Annotated[int, Option(("--iterations",), MEASURING, "Timed iterations.")] = Field(default=1000, ge=1)
-    max_seconds: Annotated[float, Option(("--max-seconds",), MEASURING, "Time limit of the timed iterations.")] = Field(
-        default=600.0, gt=0
+    prediction: Literal["depth", "disparity"] = option(
+        "Kind of map; disparity (larger is nearer) is inverted first.", DATA, default="depth", key="depth.prediction"
     )
-    gpu_sample_interval: Annotated[
-        float,
-        Option(("--gpu-sample-interval",), MEASURING, "Sampling interval in the second pass.", metavar="SECONDS"),
-    ] = Field(default=0.1, gt=0, serialization_alias="sample_interval_s")
-    threads: Annotated[int | None, Option(("--threads",), ENGINES, "CPU threads. [default: the backend's choice]")] = (
-        None
+    min_depth: float = option("Ignore ground truth below this.", DATA, default=1e-3, gt=0, key="depth.min_depth")
+    max_depth: float = option("Ignore ground truth above this.", DATA, default=80.0, gt=0, key="depth.max_depth")
+    gt_scale: float = option(
+        "Divide ground truth pixels by this: 256 for KITTI, 1000 for mm.", DATA, default=1.0, gt=0, key="truth_scale"
     )
-    keep_maps: Annotated[bool, Option(("--keep-maps",), RESULTS, "Keep each engine's maps of the data set.")] = False
+    warmup: int = option("Iterations before the timed ones.", MEASURING, default=50, ge=0)
+    iterations: int = option("Timed iterations.", MEASURING, default=1000, ge=1)
+    max_seconds: float = option("Time limit of the timed iterations.", MEASURING, default=600.0, gt=0)
+    gpu_sample_interval: float = option(
+        "Sampling interval in the second pass.", MEASURING, "SECONDS", default=0.1, gt=0, key="sample_interval_s"
+    )
+    threads: int | None = option("CPU threads. [default: the backend's choice]", ENGINES)
+    keep_maps: bool = option("Keep each engine's maps of the data set.", RESULTS, default=False)
 
 
 SHOWN = {
     *("engines", "image", "gt", "metric_images_dir", "metric_gt_dir", "metric", "backends", "precision", "device"),
     *("input_size", "scaling", "prediction", "gt_scale", "iterations", "output_dir"),
 }
-"""Options in `--help`; `--help-all` shows all."""
 
 
 def register(app: typer.Typer) -> None:

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from pydantic import BaseModel
@@ -17,7 +16,7 @@ from perfharness.cli.support.output import Output
 from perfharness.cli.support.settings import with_settings
 from perfharness.errors import UsageError
 from perfharness.model.result import BENCHMARK_MEAN_NAME
-from perfharness.model.settings import Option
+from perfharness.model.settings import option
 from perfharness.render.numbers import milliseconds
 from perfharness.runs.launch import plan_launches
 from perfharness.runs.run import open_run
@@ -36,10 +35,8 @@ def register(app: typer.Typer) -> None:
 class DemoSettings(BaseModel):
     """Options of `demo`."""
 
-    output_dir: Annotated[Path, Option(("-o", "--output-dir"), "", "Folder of the results.", metavar="DIR")] = (
-        DEFAULT_FOLDER
-    )
-    fixed: Annotated[bool, Option(("--fixed",), "", "Run the pipeline without its bottleneck.")] = False
+    output_dir: Path = option("Folder of the results.", "", "DIR", flags="-o --output-dir", default=DEFAULT_FOLDER)
+    fixed: bool = option("Run the pipeline without its bottleneck.", default=False)
 
 
 @with_settings()

@@ -7,16 +7,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
 from perfharness.cli.support.output import Output
 from perfharness.cli.support.settings import with_settings
-from perfharness.model.settings import Option
+from perfharness.model.settings import option
 
 if TYPE_CHECKING:
     from perfharness.render.blocks import Style
@@ -38,18 +38,11 @@ def register(app: typer.Typer) -> None:
 class DoctorSettings(BaseModel):
     """Options of `doctor`."""
 
-    nsys: Annotated[Path | None, Option(("--nsys",), "", "Check only this nsys.")] = None
-    python: Annotated[str, Option(("--python",), "", "Interpreter that runs scripts.", show_default="this one")] = (
-        Field(default_factory=lambda: sys.executable)
+    nsys: Path | None = option("Check only this nsys.")
+    python: str = option("Interpreter that runs scripts.", default=sys.executable, show_default="this one")
+    install_nsys: bool = option(
+        "Install Nsight Systems 2023.4 for this user (190 MB, no root), then check.", default=False
     )
-    install_nsys: Annotated[
-        bool,
-        Option(
-            ("--install-nsys",),
-            "",
-            "Install Nsight Systems 2023.4 for this user (190 MB, no root), then check.",
-        ),
-    ] = False
 
 
 @with_settings()

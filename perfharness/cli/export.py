@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 from pydantic import BaseModel
 
-from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.help import GroupedCommand, argument
 from perfharness.cli.support.options import exit_code
 from perfharness.cli.support.output import Output
 from perfharness.cli.support.reading import SOURCE, SOURCE_HELP, Reading
@@ -19,7 +19,7 @@ from perfharness.errors import UsageError
 from perfharness.files import STDOUT
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import BENCH_NAME
-from perfharness.model.settings import Option
+from perfharness.model.settings import option
 from perfharness.render.schemas import json_schema
 from perfharness.render.stacks import write_stacks
 from perfharness.render.timeline.chrome import write_chrome_trace
@@ -37,37 +37,21 @@ ENDINGS = {**OF_TABLES, ".json": TIMELINE, ".json.gz": TIMELINE, ".txt": STACKS}
 class ExportSettings(BaseModel):
     """Options of `export`."""
 
-    output: Annotated[
-        Path | None,
-        Option(
-            ("-o", "--output"),
-            "",
-            "File to write (-: stdout), or a folder for several tables. Its ending selects the format: .json or"
-            " .json.gz (timeline), .txt (sampled stacks), .csv, .json, .parquet or .arrow (a table).",
-        ),
-    ] = None
-    table: Annotated[
-        list[str],
-        Option(
-            ("--table",),
-            "",
-            f"Table to write: {', '.join(TABLES)}. Repeatable.",
-            metavar="NAME",
-        ),
-    ] = []
-    format: Annotated[
-        Literal["csv", "json", "parquet", "arrow"] | None,
-        Option(("--format",), "", "Format of tables in a folder or on stdout; without --table, write all tables."),
-    ] = None
-    schema_kind: Annotated[
-        str | None,
-        Option(
-            ("--schema",),
-            "",
-            "Print the JSON Schema of a result file, such as benchmark or manifest, and exit.",
-            metavar="KIND",
-        ),
-    ] = None
+    output: Path | None = option(
+        "File to write (-: stdout), or a folder for several tables. Its ending selects the format: .json or"
+        " .json.gz (timeline), .txt (sampled stacks), .csv, .json, .parquet or .arrow (a table).",
+        flags="-o --output",
+    )
+    table: list[str] = option(f"Table to write: {', '.join(TABLES)}. Repeatable.", "", "NAME", default=[])
+    format: Literal["csv", "json", "parquet", "arrow"] | None = option(
+        "Format of tables in a folder or on stdout; without --table, write all tables."
+    )
+    schema_kind: str | None = option(
+        "Print the JSON Schema of a result file, such as benchmark or manifest, and exit.",
+        "",
+        "KIND",
+        flags="--schema",
+    )
 
 
 def register(app: typer.Typer) -> None:
@@ -77,7 +61,7 @@ def register(app: typer.Typer) -> None:
 
 @with_settings()
 def export(
-    source: Annotated[Path | None, typer.Argument(metavar=SOURCE, help=SOURCE_HELP, show_default=False)] = None,
+    source: Annotated[Path | None, argument(SOURCE, SOURCE_HELP)] = None,
     *,
     asked: ExportSettings,
     reading: Reading,
@@ -100,13 +84,8 @@ def export(
     if file is None and (names != [RANGES] or asked.format is not None):
         raise UsageError("Add -o FILE; only `--table ranges` can be printed.")
     wanted = asked.format or _format_of(file, names)
-    if (
-        file is not None
-        and not names
-        and asked.format is None
-        and wanted in WRITERS
-        and (source / BENCH_NAME).is_file()
-    ):
+    is_suite = not names and asked.format is None and (source / BENCH_NAME).is_file()
+    if file is not None and is_suite and wanted in WRITERS:
         from perfharness.bench import read_suite
         from perfharness.bench.results import bench_table  # slow to import
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
-from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.help import GroupedCommand, argument
 from perfharness.cli.support.output import Output
 from perfharness.cli.support.settings import with_settings
 from perfharness.errors import UsageError
-from perfharness.model.settings import Option
+from perfharness.model.settings import option
 
 
 def register(app: typer.Typer) -> None:
@@ -23,18 +23,17 @@ def register(app: typer.Typer) -> None:
 class HistorySettings(BaseModel):
     """Options of `history`."""
 
-    script: Annotated[str | None, Option(("--script",), "", "Only runs of this script.", metavar="NAME")] = None
-    limit: Annotated[int, Option(("--limit",), "", "List the newest N runs.", metavar="N")] = Field(default=20, ge=1)
+    script: str | None = option("Only runs of this script.", "", "NAME")
+    limit: int = option("List the newest N runs.", "", "N", default=20, ge=1)
 
 
 @with_settings()
 def history(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[STAGE] METRIC | add FOLDER… | forget ID…",
-            help="STAGE: path or last name; without it, a metric of the whole run.",
-            show_default=False,
+        argument(
+            "[STAGE] METRIC | add FOLDER… | forget ID…",
+            "STAGE: path or last name; without it, a metric of the whole run.",
         ),
     ] = None,
     *,
@@ -54,10 +53,8 @@ def history(
     match words or []:
         case []:
             runs = opened.runs(chosen.limit, chosen.script)
-            if output.is_json:
-                output.json_document({"runs": runs})
-            elif runs:
-                output.show(runs_view(runs))
+            if runs or output.is_json:
+                output.document({"runs": runs}, runs_view(runs))
             else:
                 output.message(f"No runs in {opened.place} yet.")
         case ["add", first, *more]:
@@ -72,10 +69,7 @@ def history(
                 output.message(f"forgotten: {opened.forget(name)}")
         case [metric] | [_, metric] as named if metric not in ("add", "forget"):
             series = opened.series(named[0] if len(named) > 1 else "", metric, chosen.script)
-            if output.is_json:
-                output.json_document(series_json(series))
-            else:
-                output.show(series_view(series))
+            output.document(series_json(series), series_view(series))
         case _:
             typed = " ".join(words or [])
             raise UsageError(f"history {typed}: give [STAGE] METRIC, add FOLDER, forget ID, or nothing")

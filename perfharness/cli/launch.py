@@ -7,7 +7,7 @@ import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import BaseModel
 
-from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.help import GroupedCommand, argument
 from perfharness.cli.support.options import (
     CONTEXT,
     CONTEXT_OF_A_COMMAND_LINE,
@@ -32,16 +32,10 @@ from perfharness.errors import PerfHarnessError, ResultError, UsageError
 from perfharness.files import read_model
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import MANIFEST_NAME, RunManifest
-from perfharness.model.settings import Option, options_of
+from perfharness.model.settings import option, options_of
 from perfharness.progress import listening
 from perfharness.render.text import safe
-from perfharness_launcher.options import (
-    PROJECT_NAME,
-    SETTINGS_NAME,
-    TABLE,
-    LaunchOptions,
-    launch_options,
-)
+from perfharness_launcher.options import PROJECT_NAME, SETTINGS_NAME, TABLE, LaunchOptions, launch_options
 
 if TYPE_CHECKING:
     from perfharness.runs.launch import LaunchResult
@@ -51,13 +45,11 @@ if TYPE_CHECKING:
     from perfharness_launcher.supervise import Observer
 
 SERIES = "Several launches"
-"""Help group."""
 
 SHOWN = {
     "num_processes", "num_gpus", "gpu_offset", "gpus", "timeout_s", "log_level", "warmup_batches", "annotate", "tracer",
     "explain", "maximize_clocks", "output_dir", "format", "verbose", "dry_run", "np_sweep", "repeat", "config",
 }  # fmt: skip
-"""Options in `--help`; `--help-all` shows all."""
 
 EPILOG = (
     f"Settings can also be in table [{TABLE}] of {SETTINGS_NAME} next to SCRIPT. Only there:"
@@ -68,36 +60,19 @@ EPILOG = (
 class DryRun(BaseModel):
     """The option --dry-run."""
 
-    dry_run: Annotated[bool, Option(("--dry-run",), OUTPUT, "Print the plan and start nothing.")] = False
+    dry_run: bool = option("Print the plan and start nothing.", OUTPUT, default=False)
 
 
 class SeriesSettings(DryRun):
     """Options of several launches, and --config."""
 
-    np_sweep: Annotated[
-        str | None, Option(("--np-sweep",), SERIES, "Launch with each number of processes.", metavar="N,…")
-    ] = None
-    repeat: Annotated[
-        int | None,
-        Option(("--repeat",), SERIES, "Launch N times; print means with their 95 % intervals.", metavar="N"),
-    ] = None
-    cold: Annotated[
-        bool,
-        Option(("--cold",), SERIES, "Time start-up with a cold and a warm file cache, --repeat times each."),
-    ] = False
-    overhead: Annotated[
-        bool,
-        Option(("--overhead",), SERIES, "Measure what tracing costs: launch traced and untraced in turns."),
-    ] = False
-    config: Annotated[
-        Path | None,
-        Option(
-            ("--config",),
-            "",
-            f"File with a table [{TABLE}]. [default: {SETTINGS_NAME} or {PROJECT_NAME} next to SCRIPT]",
-            metavar="FILE.toml",
-        ),
-    ] = None
+    np_sweep: str | None = option("Launch with each number of processes.", SERIES, "N,…")
+    repeat: int | None = option("Launch N times; print means with their 95 % intervals.", SERIES, "N")
+    cold: bool = option("Time start-up with a cold and a warm file cache, --repeat times each.", SERIES, default=False)
+    overhead: bool = option("Measure what tracing costs: launch traced and untraced in turns.", SERIES, default=False)
+    config: Path | None = option(
+        f"File with a table [{TABLE}]. [default: {SETTINGS_NAME} or {PROJECT_NAME} next to SCRIPT]", "", "FILE.toml"
+    )
 
 
 def register(app: typer.Typer) -> None:
@@ -108,14 +83,9 @@ def register(app: typer.Typer) -> None:
 @with_settings(LaunchOptions, shown=SHOWN)
 def launch_verb(
     context: typer.Context,
-    script: Annotated[
-        str, typer.Argument(metavar="SCRIPT", help="A .py file, `python …`, or any program.", show_default=False)
-    ],
+    script: Annotated[str, argument("SCRIPT", "A .py file, `python …`, or any program.")],
     script_arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[SCRIPT ARGUMENTS]...", help="Everything after SCRIPT is passed to it.", show_default=False
-        ),
+        list[str] | None, argument("[SCRIPT ARGUMENTS]...", "Everything after SCRIPT is passed to it.")
     ] = None,
     *,
     series: SeriesSettings,
@@ -244,25 +214,22 @@ def _earlier_s(plan: LaunchPlan) -> float | None:
     return None
 
 
-class SeriesView:
-    """Progress of several launches."""
-
-    def __init__(self, output: Output, count: int) -> None:
-        self._output, self._count = output, count
-        self._begin_s, self._done = time.monotonic(), 0
+def watching_series(output: Output, count: int) -> Callable[[LaunchPlan], AbstractContextManager[Observer]]:
+    """Return what shows the progress of each of several launches."""
+    begin_s, done = time.monotonic(), 0
 
     @contextmanager
-    def watching(self, plan: LaunchPlan) -> Iterator[Observer]:
-        """Show the progress of the next launch."""
+    def watch(plan: LaunchPlan) -> Iterator[Observer]:
         from perfharness.cli.support.progress import time_left
 
-        place = f"{plan.options.output_dir} ({self._done + 1} of {self._count})"
-        left = time_left(self._begin_s, self._done, self._count)
-        self._output.message(f"\n{place}{f', {left}' if left else ''}")
-        each_s = (time.monotonic() - self._begin_s) / self._done if self._done else None
-        with watching(plan, self._output, each_s) as observer:
+        nonlocal done
+        left = time_left(begin_s, done, count)
+        output.message(f"\n{plan.options.output_dir} ({done + 1} of {count}){f', {left}' if left else ''}")
+        with watching(plan, output, (time.monotonic() - begin_s) / done if done else None) as observer:
             yield observer
-        self._done += 1
+        done += 1
+
+    return watch
 
 
 def show_launch(plan: LaunchPlan, output: Output, command: Sequence[str] = ()) -> int:
@@ -285,22 +252,18 @@ def show_launch_on_ray(options: LaunchOptions, output: Output, *, is_dry: bool) 
     from perfharness.runs.launch import launch_on_ray, plans_on_ray
 
     say_settings(options, output)
-    plans, result = list[str](), None
     with (
         naming_settings(options),
         LaunchView(output.messages, show_output=output.verbose) as view,
         redirect_stdout(io.StringIO()),  # Ray prints pages of logs when a node is lost
     ):
-        if is_dry:
-            plans = plans_on_ray(options, view)
-        else:
-            result = launch_on_ray(options, command_line(), view)
-    for text in plans:
+        found = plans_on_ray(options, view) if is_dry else launch_on_ray(options, command_line(), view)
+    if not isinstance(found, list):
+        show_result(found, output)
+        return code_of(found)
+    for text in found:
         output.line(text)
-    if result is None:
-        return EXIT_OK
-    show_result(result, output)
-    return code_of(result)
+    return EXIT_OK
 
 
 def code_of(result: LaunchResult) -> int:
@@ -330,7 +293,7 @@ def show_series(series_run: SeriesRun, output: Output) -> int:
     findings: list[Finding] = []
     of_history: Sequence[Finding] = ()  # reported once
     interrupted = False
-    for one in series_run.run(SeriesView(output, len(series_run.launches)).watching, output.message):
+    for one in series_run.run(watching_series(output, len(series_run.launches)), output.message):
         interrupted = interrupted or one.interrupted
         if one.error is not None:
             output.error(str(one.error))
@@ -345,10 +308,7 @@ def show_series(series_run: SeriesRun, output: Output) -> int:
     series = series_run.series
     if series.kind == "processes":
         draw_scaling(series, series_run.folder, output)
-    if output.is_json:
-        output.json_document(series.model_dump(mode="json"))
-    else:
-        output.show(series_view(series))
+    output.document(series, series_view(series))
     findings += [*series.findings, *of_history]
     output.findings(findings)
     output.message(results_line(series_run.folder.absolute()))

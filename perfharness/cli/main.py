@@ -46,7 +46,6 @@ REMOVED = {
 """Removed verbs and their replacements."""
 
 GUIDE = Path(__file__).parents[1] / "programs.md"
-"""Text of --guide."""
 
 DEBUG_VARIABLE = "PERFHARNESS_DEBUG"
 """If set, print the traceback of an internal error instead of writing it to a file."""

@@ -6,16 +6,15 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
-from pydantic import Field
 
 from perfharness.cli.launch import DryRun, watching
-from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.help import GroupedCommand, argument
 from perfharness.cli.support.limits import are_kept, limits_of
 from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, command_line, exit_code
 from perfharness.cli.support.output import FullOutput, results_line
 from perfharness.cli.support.settings import given, with_settings
 from perfharness.load.mlperf import LAUNCH_SETTINGS, TEST, MlperfSettings
-from perfharness.model.settings import Option
+from perfharness.model.settings import option
 from perfharness.render.views.plan import plan_view
 from perfharness_launcher.options import LaunchOptions
 
@@ -23,21 +22,17 @@ SHOWN = {
     "backend", "precision", "max_batch", "scenario", "benchmark", "user_conf", "target_qps", "target_latency_ms",
     "min_duration_s", "min_queries", "dataset", "output_dir", "fail_if", "format", "dry_run",
 }  # fmt: skip
-"""Options in `--help`; `--help-all` shows all."""
 
 
 class Checks(DryRun):
     """Options of `mlperf` besides those of the test."""
 
-    fail_if: Annotated[
-        list[str],
-        Option(
-            ("--fail-if",),
-            TEST,
-            "Exit with 3 if CONDITION is met: 'loadgen_rate < 900', 'latency.p99 > 20ms'. Repeatable.",
-            metavar="CONDITION",
-        ),
-    ] = Field(default_factory=list)
+    fail_if: list[str] = option(
+        "Exit with 3 if CONDITION is met: 'loadgen_rate < 900', 'latency.p99 > 20ms'. Repeatable.",
+        TEST,
+        "CONDITION",
+        default=[],
+    )
 
 
 def register(app: typer.Typer) -> None:
@@ -48,9 +43,7 @@ def register(app: typer.Typer) -> None:
 @with_settings(MlperfSettings, LaunchOptions, only={*MlperfSettings.model_fields, *LAUNCH_SETTINGS}, shown=SHOWN)
 def mlperf_verb(
     context: typer.Context,
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A model file, or module:function.", show_default=False)
-    ],
+    model: Annotated[str, argument("MODEL", "A model file, or module:function.")],
     *,
     checks: Checks,
     output: FullOutput,
@@ -74,10 +67,8 @@ def mlperf_verb(
         output.findings(plan.launch.findings)
         raise typer.Exit(EXIT_OK)
     run = run_test(plan, command_line(), partial(watching, output=output))
-    if output.is_json:
-        output.json_document(run.result.model_dump(mode="json"))
-    else:
-        output.show(mlperf_view(run.result))
+    output.document(run.result, mlperf_view(run.result))
+    if not output.is_json:
         output.show(output.result(run.launch.summary.mean, run.launch.summary.results))
     output.findings(run.findings)
     output.message(results_line(run.launch.folder))

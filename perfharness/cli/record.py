@@ -6,31 +6,28 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from perfharness.cli.launch import show_result
-from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.help import GroupedCommand, argument
 from perfharness.cli.support.options import EXIT_CHECK_FAILED, EXIT_FAILED, command_line, exit_code
 from perfharness.cli.support.output import OUTPUT, FullOutput
 from perfharness.cli.support.settings import with_settings
 from perfharness.errors import NothingRecordedError
-from perfharness.model.settings import Option
+from perfharness.model.settings import option
 
 WINDOW = "Window"
-"""Help group."""
 
 
 class RecordSettings(BaseModel):
     """Options of `record`."""
 
-    batches: Annotated[int, Option(("--batches",), WINDOW, "Batches to record per process.")] = Field(default=50, ge=1)
-    timeout_s: Annotated[
-        float, Option(("--timeout",), WINDOW, "Give up after this time without a batch.", metavar="SECONDS")
-    ] = Field(default=60.0, gt=0)
-    telemetry: Annotated[
-        bool, Option(("--telemetry",), WINDOW, "Sample GPUs, host and processes.", negative="--no-telemetry")
-    ] = True
-    output_dir: Annotated[Path, Option(("-o", "--output-dir"), OUTPUT, "Folder of the results.")] = Path("win")
+    batches: int = option("Batches to record per process.", WINDOW, default=50, ge=1)
+    timeout_s: float = option(
+        "Give up after this time without a batch.", WINDOW, "SECONDS", flags="--timeout", default=60.0, gt=0
+    )
+    telemetry: bool = option("Sample GPUs, host and processes.", WINDOW, default=True, negative="--no-telemetry")
+    output_dir: Path = option("Folder of the results.", OUTPUT, flags="-o --output-dir", default=Path("win"))
 
 
 def register(app: typer.Typer) -> None:
@@ -40,10 +37,7 @@ def register(app: typer.Typer) -> None:
 
 @with_settings()
 def record_verb(
-    target: Annotated[
-        str,
-        typer.Argument(metavar="PID|OUT", help="A process (and its children), or the folder of a running launch."),
-    ],
+    target: Annotated[str, argument("PID|OUT", "A process (and its children), or the folder of a running launch.")],
     *,
     asked: RecordSettings,
     output: FullOutput,

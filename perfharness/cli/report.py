@@ -7,37 +7,37 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
-from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.help import GroupedCommand, argument
 from perfharness.cli.support.options import EXIT_CHECK_FAILED, exit_code
 from perfharness.cli.support.output import OUTPUT, Output
 from perfharness.cli.support.reading import SOURCE, Reading
 from perfharness.cli.support.settings import with_settings
 from perfharness.errors import ResultError, UsageError
 from perfharness.files import STDOUT
-from perfharness.model.settings import Option
+from perfharness.model.settings import option
 
 COST = "Cost"
-"""Help group."""
 
 
 class ReportSettings(BaseModel):
     """Options of `report`."""
 
-    output: Annotated[
-        Path, Option(("-o", "--output"), OUTPUT, "File to write: .html, .md or .pdf (-: Markdown to stdout).")
-    ] = Path("report.html")
-    opened: Annotated[bool, Option(("--open",), OUTPUT, "Open the report in a browser.")] = False
-    anonymous: Annotated[bool, Option(("--anonymous",), OUTPUT, "Leave out host, user and paths.")] = False
-    price_per_hour: Annotated[
-        float | None,
-        Option(("--price-per-hour",), COST, "Price of the machine, any currency, to show the cost per million items."),
-    ] = Field(default=None, ge=0)
-    price_per_kwh: Annotated[
-        float | None,
-        Option(("--price-per-kwh",), COST, "Price of electricity, to show the GPUs' energy cost per million items."),
-    ] = Field(default=None, ge=0)
+    output: Path = option(
+        "File to write: .html, .md or .pdf (-: Markdown to stdout).",
+        OUTPUT,
+        flags="-o --output",
+        default=Path("report.html"),
+    )
+    opened: bool = option("Open the report in a browser.", OUTPUT, flags="--open", default=False)
+    anonymous: bool = option("Leave out host, user and paths.", OUTPUT, default=False)
+    price_per_hour: float | None = option(
+        "Price of the machine, any currency, to show the cost per million items.", COST, ge=0
+    )
+    price_per_kwh: float | None = option(
+        "Price of electricity, to show the GPUs' energy cost per million items.", COST, ge=0
+    )
 
 
 def register(app: typer.Typer) -> None:
@@ -49,9 +49,7 @@ def register(app: typer.Typer) -> None:
 def report_verb(
     runs: Annotated[
         list[Path],
-        typer.Argument(
-            metavar=f"{SOURCE}…", help="Runs, their processes, repeats, sweeps, cold starts, traces, suites of bench."
-        ),
+        argument(f"{SOURCE}…", "Runs, their processes, repeats, sweeps, cold starts, traces, suites of bench."),
     ],
     *,
     asked: ReportSettings,

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
-from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.help import GroupedCommand, argument
 from perfharness.cli.support.limits import are_kept, limits_of
 from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, command_line, exit_code
 from perfharness.cli.support.output import FullOutput, Output, results_line
 from perfharness.cli.support.settings import given, with_settings
 from perfharness.load.profile import LAUNCH_SETTINGS
-from perfharness.model.settings import Option
+from perfharness.model.settings import option
 from perfharness_launcher.options import LaunchOptions
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ SHOWN = {
     "profile", "start", "rate", "rates", "arrivals", "concurrency", "duration_s", "warmup_s", "backend", "objective",
     "fail_if", "num_processes", "output_dir", "format",
 }  # fmt: skip
-"""Options in `--help`; `--help-all` shows all."""
 
 EPILOG = "docs/examples/load.toml has all settings of a profile."
 
@@ -41,107 +40,51 @@ EPILOG = "docs/examples/load.toml has all settings of a profile."
 class LoadSettings(BaseModel):
     """Options of the load; None keeps the value in the --profile file."""
 
-    rate: Annotated[
-        float | None,
-        Option(("--rate",), LOAD, "Requests per second (open loop). Without it, a closed loop.", metavar="X"),
-    ] = Field(default=None, ge=0)
-    rates: Annotated[
-        str | None,
-        Option(
-            ("--rates",),
-            LOAD,
-            "Run several rates in turn, --duration each, and show which meet the objective.",
-            metavar="N,N,…",
-        ),
-    ] = None
-    arrivals: Annotated[
-        str | None,
-        Option(("--arrivals",), LOAD, "When requests are due. [default: constant]", metavar="constant|poisson|bursty"),
-    ] = None
-    concurrency: Annotated[
-        int | None,
-        Option(("--concurrency",), LOAD, "Concurrent requests per process. [default: 1]", metavar="N"),
-    ] = None
-    duration_s: Annotated[
-        str | None, Option(("--duration",), LOAD, "Duration of the load: 30s, 10m. [default: 10s]", metavar="TIME")
-    ] = None
-    warmup_s: Annotated[
-        str | None,
-        Option(("--warm-up",), LOAD, "Send the same load for this long first, not measured.", metavar="TIME"),
-    ] = None
-    items: Annotated[int | None, Option(("--batch-size",), LOAD, "Items per request. [default: 1]")] = Field(
-        default=None, ge=1
+    rate: float | None = option("Requests per second (open loop). Without it, a closed loop.", LOAD, "X", ge=0)
+    rates: str | None = option(
+        "Run several rates in turn, --duration each, and show which meet the objective.", LOAD, "N,N,…"
     )
-    input: Annotated[
-        Path | None, Option(("--input",), LOAD, "Content of each request: .npz, .npy, .json, .txt, .jsonl.")
-    ] = None
-    seed: Annotated[int | None, Option(("--seed",), LOAD, "Seed of random arrivals. [default: 0]")] = None
-    objective: Annotated[
-        str | None,
-        Option(
-            ("--objective",),
-            LIMITS,
-            "Latency target: 50ms, p95=50ms, or p99<=1s,errors<=1%.",
-            metavar="[pN=]TIME",
-        ),
-    ] = None
-    request_timeout_s: Annotated[
-        str | None, Option(("--request-timeout",), LIMITS, "Count a later response as an error.", metavar="TIME")
-    ] = None
-    grace_s: Annotated[
-        str | None, Option(("--grace",), LIMITS, "Wait this long for late responses. [default: 10s]", metavar="TIME")
-    ] = None
-    max_error_rate: Annotated[
-        float | None,
-        Option(
-            ("--max-error-rate",),
-            LIMITS,
-            "Largest share of errors; above it the run fails, and stops after 10 s.",
-            metavar="SHARE",
-        ),
-    ] = None
+    arrivals: str | None = option("When requests are due. [default: constant]", LOAD, "constant|poisson|bursty")
+    concurrency: int | None = option("Concurrent requests per process. [default: 1]", LOAD, "N")
+    duration_s: str | None = option("Duration of the load: 30s, 10m. [default: 10s]", LOAD, "TIME", flags="--duration")
+    warmup_s: str | None = option(
+        "Send the same load for this long first, not measured.", LOAD, "TIME", flags="--warm-up"
+    )
+    items: int | None = option("Items per request. [default: 1]", LOAD, flags="--batch-size", ge=1)
+    input: Path | None = option("Content of each request: .npz, .npy, .json, .txt, .jsonl.", LOAD)
+    seed: int | None = option("Seed of random arrivals. [default: 0]", LOAD)
+    objective: str | None = option("Latency target: 50ms, p95=50ms, or p99<=1s,errors<=1%.", LIMITS, "[pN=]TIME")
+    request_timeout_s: str | None = option(
+        "Count a later response as an error.", LIMITS, "TIME", flags="--request-timeout"
+    )
+    grace_s: str | None = option("Wait this long for late responses. [default: 10s]", LIMITS, "TIME", flags="--grace")
+    max_error_rate: float | None = option(
+        "Largest share of errors; above it the run fails, and stops after 10 s.", LIMITS, "SHARE"
+    )
 
 
 class ModelSettings(BaseModel):
     """Options of a target that is a model."""
 
-    backend: Annotated[
-        str | None,
-        Option(("--backend",), MODEL_PANEL, "Run TARGET, a model, with this backend.", metavar="NAME[/MODE]"),
-    ] = None
-    device: Annotated[
-        str | None, Option(("--device",), MODEL_PANEL, "auto: the GPU if there is one.", metavar="auto|cpu|cuda")
-    ] = None
-    precision: Annotated[
-        str | None, Option(("--precision",), MODEL_PANEL, "Precision of the model.", metavar="fp32|fp16|…")
-    ] = None
-    shape: Annotated[
-        list[str],
-        Option(("--shape",), MODEL_PANEL, "Shape of a dynamic input.", metavar="NAME=DIMxDIM…"),
-    ] = []
+    backend: str | None = option("Run TARGET, a model, with this backend.", MODEL_PANEL, "NAME[/MODE]")
+    device: str | None = option("auto: the GPU if there is one.", MODEL_PANEL, "auto|cpu|cuda")
+    precision: str | None = option("Precision of the model.", MODEL_PANEL, "fp32|fp16|…")
+    shape: list[str] = option("Shape of a dynamic input.", MODEL_PANEL, "NAME=DIMxDIM…", default=[])
 
 
 class TargetSettings(BaseModel):
     """Options of the target, and --fail-if."""
 
-    profile: Annotated[
-        Path | None,
-        Option(("--profile",), LOAD, "File with a table [load]; for a URL also [target].", metavar="FILE.toml"),
-    ] = None
-    start: Annotated[
-        str | None, Option(("--start",), HTTP, "Start (and profile) this server command first.", metavar="COMMAND")
-    ] = None
-    expect_status: Annotated[int | None, Option(("--expect-status",), HTTP, "Status of a correct response.")] = None
-    expect_text: Annotated[str | None, Option(("--expect-text",), HTTP, "Text in a correct response.")] = None
-    fail_if: Annotated[
-        list[str],
-        Option(
-            ("--fail-if",),
-            LIMITS,
-            "Exit with 3 if CONDITION is met: 'latency.p99 > 20ms', 'error_rate > 0.01'. Repeatable.",
-            metavar="CONDITION",
-        ),
-    ] = []
+    profile: Path | None = option("File with a table [load]; for a URL also [target].", LOAD, "FILE.toml")
+    start: str | None = option("Start (and profile) this server command first.", HTTP, "COMMAND")
+    expect_status: int | None = option("Status of a correct response.", HTTP)
+    expect_text: str | None = option("Text in a correct response.", HTTP)
+    fail_if: list[str] = option(
+        "Exit with 3 if CONDITION is met: 'latency.p99 > 20ms', 'error_rate > 0.01'. Repeatable.",
+        LIMITS,
+        "CONDITION",
+        default=[],
+    )
 
 
 def register(app: typer.Typer) -> None:
@@ -152,12 +95,7 @@ def register(app: typer.Typer) -> None:
 @with_settings(LaunchOptions, only=LAUNCH_SETTINGS, shown=SHOWN)
 def stress_verb(
     context: typer.Context,
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET", help="module:function, file.py:function, a model, or a URL.", show_default=False
-        ),
-    ],
+    target: Annotated[str, argument("TARGET", "module:function, file.py:function, a model, or a URL.")],
     *,
     asked: TargetSettings,
     load: LoadSettings,
@@ -182,15 +120,14 @@ def stress_verb(
         return LoadView(output.messages)
 
     limits = limits_of(asked.fail_if)
-    shapes = shapes_of(model.shape) if model.shape else None
-    of_model = {"backend": model.backend, "device": model.device, "precision": model.precision, "shapes": shapes}
-    own = {name: value for name, value in {**load.model_dump(), **of_model}.items() if value is not None}
-    request = {"expect_status": asked.expect_status, "expect_text": asked.expect_text}
+    own = {**load.model_dump(exclude_none=True), **model.model_dump(exclude={"shape"}, exclude_none=True)}
+    if model.shape:
+        own["shapes"] = shapes_of(model.shape)
     result = stress(
         target,
         asked.profile,
         asked.start,
-        {name: value for name, value in request.items() if value is not None},
+        asked.model_dump(include={"expect_status", "expect_text"}, exclude_none=True),
         observing,
         command=command_line(),
         **own,
@@ -205,12 +142,9 @@ def show_stress(result: StressResult, output: Output, limits: Sequence[Limit]) -
     from perfharness.render.views.diagnosis import diagnoses_of, diagnosis_view
     from perfharness.render.views.load import load_view
 
-    if output.is_json:
-        output.json_document(result.load.model_dump(mode="json"))
-    else:
-        output.show(load_view(report_of(result.load)))
-        if output.verbose:
-            output.show(diagnosis_view(diagnoses_of(result.launch.summary.results)))
+    output.document(result.load, load_view(report_of(result.load)))
+    if output.verbose and not output.is_json:
+        output.show(diagnosis_view(diagnoses_of(result.launch.summary.results)))
     output.findings(result.findings)
     output.message(results_line(result.launch.folder))
     if result.load.status == "stopped-by-errors":

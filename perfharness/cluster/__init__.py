@@ -5,5 +5,4 @@ Times are converted to node 0's clock, and node 0 joins all results into one run
 `ray` starts these launches on the nodes of a Ray cluster.
 """
 
-from perfharness.cluster.clock import measure_offset as measure_offset
 from perfharness.cluster.node import find_node as find_node

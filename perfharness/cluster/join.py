@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from perfharness.cluster.telemetry import PartLog, join_telemetry
 from perfharness.errors import ResultError
 from perfharness.files import read_model, write_model
 from perfharness.model.findings import Finding, Severity
@@ -26,6 +25,15 @@ from perfharness.model.manifest import (
     RunManifest,
     StartBarrierRecord,
 )
+from perfharness.model.telemetry import (
+    TELEMETRY_NAME,
+    SampleLog,
+    SubjectRecord,
+    TelemetryMeta,
+    of_node,
+    process_subject,
+)
+from perfharness.telemetry.store import read_sample_log, write_sample_log
 
 COMPARED = ("os", "kernel", "cpu", "cpu_count", "python", "perfharness", "nvtx", "driver", "cuda_driver")
 """Fields of the environment that should agree on all nodes."""
@@ -92,15 +100,22 @@ def join(parts: Sequence[Part], into: Path, take: Take, why_missing: Callable[[i
         why_missing: reason why a node has no part.
     """
     into.mkdir(parents=True, exist_ok=True)
-    numbered, logs = list[RunManifest](), list[PartLog]()
+    numbered, logs, findings = list[RunManifest](), list[SampleLog](), list[Finding]()
     for part in parts:
         before = [process for one in numbered for process in one.processes]
         names = _new_names(part.manifest, 1 + max((_place(one.folder) for one in before), default=-1))
         _take_processes(part, names, into, take)
         numbered.append(_numbered(part, len(before), names))
-        logs.append(PartLog(part.folder, part.rank, part.offset_ns, names))
+        findings += numbered[-1].findings
+        try:
+            if (part.folder / TELEMETRY_NAME).is_file():
+                logs.append(_moved_log(part, names))
+        except ResultError as error:
+            message = f"Telemetry of node {part.rank} is missing: {error}."
+            findings.append(Finding("telemetry-incomplete", Severity.WARNING, message))
+    if len(logs) > 1 or (logs and not (into / TELEMETRY_NAME).exists()):
+        write_sample_log(into / TELEMETRY_NAME, _joined_log(logs))
     processes = [process for one in numbered for process in one.processes]
-    findings = [finding for one in numbered for finding in one.findings] + join_telemetry(logs, into)
     if len({one.rank for process in processes for one in process.measured} - {None}) > 1:
         findings = [one for one in findings if one.code != SINGLE_RANK]  # the comparison of the ranks reports it
     nodes = sorted((node for part in parts for node in part.nodes), key=lambda node: node.rank)
@@ -245,3 +260,53 @@ def _start(nodes: Sequence[NodeRecord]) -> Iterator[Finding]:
             f"{error / 1e6:.3f} ms)."
         )
         yield Finding("nodes-started", Severity.NOTE, message)
+
+
+# ---- telemetry ----
+
+
+def _moved_log(part: Part, names: Mapping[str, str]) -> SampleLog:
+    """Readings of a part on node 0's clock, with the names of the joined run. Raises `ResultError`."""
+    log = read_sample_log(part.folder / TELEMETRY_NAME)
+    by_process = {process_subject(old): process_subject(new) for old, new in names.items()}
+    gpus = {one.subject for one in log.meta.subjects if one.kind in ("gpu", "mig")}
+
+    def name(subject: str) -> str:
+        launched, mark, pid = subject.partition("#")
+        if launched in by_process:
+            return by_process[launched] + mark + pid
+        return subject if subject in gpus else of_node(part.rank, subject)
+
+    def rename(record: SubjectRecord) -> SubjectRecord:
+        shown = names.get(record.name or "", record.name)
+        return record.model_copy(update={"subject": name(record.subject), "name": shown, "node": part.rank})
+
+    known = {subject for subject, _ in log.series} | {one.subject for one in log.meta.failures}
+    log = log.with_names({subject: name(subject) for subject in known})
+    meta = TelemetryMeta.model_validate(moved(log.meta.model_dump(), part.offset_ns))
+    periods = [one.model_copy(update={"subject": name(one.subject)}) for one in meta.update_periods]
+    meta = meta.model_copy(update={"subjects": list(map(rename, meta.subjects)), "update_periods": periods})
+    series = {key: replace(one, time_unix_ns=one.time_unix_ns + part.offset_ns) for key, one in log.series.items()}
+    return SampleLog(series, meta)
+
+
+def _joined_log(logs: Sequence[SampleLog]) -> SampleLog:
+    """All readings. The first node counts for a GPU that two nodes have sampled."""
+    metas = [log.meta for log in logs]
+    series = {key: one for log in reversed(logs) for key, one in log.series.items()}
+    subjects = {one.subject: one for meta in reversed(metas) for one in meta.subjects}
+    costs = [meta.sampler_cpu_ns for meta in metas if meta.sampler_cpu_ns is not None]
+    starts, ends = ([getattr(meta, f"idle_{end}_unix_ns") for meta in metas] for end in ("start", "end"))
+    was_idle = None not in (*starts, *ends) and max(starts) < min(ends)
+    meta = metas[0].model_copy(
+        update={
+            "subjects": sorted(subjects.values(), key=lambda one: one.node),
+            "update_periods": [one for meta in metas for one in meta.update_periods],
+            "failures": [one for meta in metas for one in meta.failures],
+            "ended": "stopped" if all(meta.ended == "stopped" for meta in metas) else "cut_off",
+            "idle_start_unix_ns": max(starts) if was_idle else None,  # all GPUs were idle
+            "idle_end_unix_ns": min(ends) if was_idle else None,
+            "sampler_cpu_ns": sum(costs) if costs else None,
+        }
+    )
+    return SampleLog(series, meta)

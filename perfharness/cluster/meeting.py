@@ -19,10 +19,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from perfharness.cluster.files import receive_files
 from perfharness.cluster.join import Part
 from perfharness.cluster.node import Node
-from perfharness.cluster.wire import Wire
+from perfharness.cluster.wire import Wire, receive_files
 from perfharness.errors import LaunchError, UsageError
 from perfharness.files import reason_of
 
@@ -54,10 +53,8 @@ class Meeting:
     """The nodes of a launch.
 
     Args:
-        folder: output folder, with the address file.
         timeout_s: longest wait for a node to join.
         inbox: folder for results of nodes without this file system.
-        ending: accept no more connections.
     """
 
     node: Node
@@ -72,9 +69,7 @@ class Meeting:
     _first_waiting: float | None = None
     _start_unix_ns: int | None = None
     _refused: set[str] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self._begin = time.monotonic()
+    _begin: float = field(default_factory=time.monotonic)
 
     def serve(self, listening: socket.socket, token: bytes) -> None:
         """Accept connections until the launch ends; the handshake refuses any without the token."""
@@ -154,14 +149,13 @@ class Meeting:
             now = time.monotonic()
             if self._first_waiting is None:
                 self._first_waiting = now
-            late = [rank for rank in range(self.node.count) if self._is_awaited(rank)]
+            late = [rank for rank in range(self.node.count) if self._state(rank) in ("absent", "running")]
             if self._start_unix_ns is None and (not late or now - self._first_waiting >= self.timeout_s):
                 self._start_unix_ns = time.time_ns() + LEAD_NS
             return {"start_unix_ns": self._start_unix_ns, "wait_for": late}
 
-    def _is_awaited(self, rank: int) -> bool:
-        peer = self.peers.get(rank)
-        return peer is None or peer.state == "running"
+    def _state(self, rank: int) -> str:
+        return self.peers[rank].state if rank in self.peers else "absent"
 
     def _take_results(self, peer: Peer, message: dict[str, Any], wire: Wire) -> None:
         folder = Path(message["folder"]).resolve()
@@ -180,26 +174,21 @@ class Meeting:
             self._changed.notify_all()
 
     def wait_for_results(self, inbox: Path) -> dict[int, Path]:
-        """Return the result folders of the other nodes, by rank.
-
-        Waits for all joined nodes, and until the timeout for others.
-        """
+        """Wait for the other nodes; return the folders of their results, by rank."""
         named: list[int] = []
         with self._changed:
             self.inbox = inbox
             self._changed.notify_all()
-            while missing := [rank for rank in range(1, self.node.count) if self._has_no_results(rank)]:
+            while missing := [rank for rank in range(1, self.node.count) if self._may_bring_results(rank)]:
                 if missing != named:
                     self.say(f"waiting for the results of node {', '.join(map(str, missing))}")
                     named = missing
                 self._changed.wait(ACCEPT_S)
             return {rank: one.folder for rank, one in sorted(self.peers.items()) if one.folder is not None}
 
-    def _has_no_results(self, rank: int) -> bool:
-        peer = self.peers.get(rank)
-        if peer is None:
-            return time.monotonic() - self._begin < self.timeout_s
-        return peer.state not in ("gone", "done")
+    def _may_bring_results(self, rank: int) -> bool:
+        is_late = time.monotonic() - self._begin >= self.timeout_s
+        return self._state(rank) not in ("gone", "done", *(["absent"] if is_late else []))
 
     def why_missing(self, rank: int) -> str:
         """Explain why a node has no results."""
@@ -209,12 +198,7 @@ class Meeting:
 
 @contextmanager
 def meeting(node: Node, folder: Path, timeout_s: float, say: Say) -> Iterator[tuple[Meeting, Node]]:
-    """Serve the nodes of a launch while the block runs; yield the meeting, and node 0 with address and token.
-
-    Raises:
-        UsageError: another launch is node 0.
-        LaunchError: the address cannot be used.
-    """
+    """Serve a launch; yield the meeting, and node 0 with its address. Raises `UsageError`, `LaunchError`."""
     with ExitStack() as stack:
         listening = stack.enter_context(_listen(*(node.address or (own_address(), 0))))
         host, port = listening.getsockname()[:2]

@@ -12,11 +12,9 @@ from multiprocessing import AuthenticationError
 from pathlib import Path
 from typing import Any, TypeVar
 
-from perfharness.cluster.clock import ClockOffset, measure_offset
-from perfharness.cluster.files import send_files
 from perfharness.cluster.meeting import HANDSHAKE_S, LEAD_NS, Say, file_of
 from perfharness.cluster.node import Node
-from perfharness.cluster.wire import Wire
+from perfharness.cluster.wire import Wire, send_files
 from perfharness.errors import LaunchError, UsageError
 from perfharness.model.environment import NODES_TOKEN
 from perfharness.model.manifest import NodeRecord
@@ -25,18 +23,34 @@ from perfharness_launcher.conditions import Run
 RETRY_S = 0.1
 SAY_AFTER_S = 2.0
 CONNECT_S = 5.0
-SAME_CLOCK = ClockOffset(0, 0)
+ROUND_TRIPS = 64
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ClockOffset:
+    """UTC of the other node minus UTC of this node."""
+
+    offset_ns: int
+    error_ns: int
+
+
+def measure_offset(ask: Callable[[], int], clock: Callable[[], int] = time.time_ns) -> ClockOffset:
+    """Compare the clocks by the fastest of several round trips."""
+    trips = []
+    for _ in range(ROUND_TRIPS):
+        before, other = clock(), ask()
+        trips.append((clock() - before, before, other))
+    length, before, other = min(trips)
+    return ClockOffset(other - before - length // 2, abs(length) // 2 + 1)
+
+
+SAME_CLOCK = ClockOffset(0, 0)
 
 
 @dataclass
 class Member:
-    """A node that has joined.
-
-    Attributes:
-        lost: why node 0 was lost, or None.
-        before: offset of node 0's clock before the run.
-    """
+    """A node that has joined. `lost` tells why node 0 was lost; `before` is the offset before the run."""
 
     node: Node
     launch: str
@@ -123,14 +137,9 @@ class Member:
 
 
 def join(node: Node, folder: Path, timeout_s: float, say: Say) -> Member:
-    """Connect to node 0, and measure the clock.
+    """Connect to node 0 at its address, or that in its file in the output folder, and measure the clock.
 
-    Args:
-        folder: output folder, with node 0's address file unless the environment gives the address.
-
-    Raises:
-        LaunchError: node 0 cannot be reached within the timeout, or has another token.
-        UsageError: node 0 refuses this node.
+    Raises `LaunchError` if node 0 cannot be reached or has another token, `UsageError` if it refuses this node.
     """
     begin, has_said, why = time.monotonic(), False, ""
     while True:

@@ -17,13 +17,7 @@ HINT = (
 
 @dataclass(frozen=True)
 class Engine:
-    """Environment variables of an engine.
-
-    Args:
-        rank, count: number of the node, number of nodes.
-        launch: variables that together identify a launch.
-        hint: next step if `count` is missing.
-    """
+    """Environment variables of an engine. Those in `launch` identify a launch; `hint` is the step without `count`."""
 
     rank: str
     count: str
@@ -51,12 +45,10 @@ RESTARTS = re.compile(r"--max[-_]restarts[= ]0*[1-9]")
 
 @dataclass(frozen=True)
 class Node:
-    """A node of a launch.
+    """A node of a launch; `launch` identifies it, and is empty if unknown.
 
     Args:
-        launch: identifies the launch; empty if unknown.
         address: host and port of node 0, or None if node 0 writes them to a file in the output folder.
-        token: secret of the launch.
     """
 
     rank: int

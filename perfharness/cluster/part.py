@@ -22,12 +22,7 @@ from perfharness_launcher.staging import has_name_of_a_run
 
 @dataclass(frozen=True)
 class NodePart:
-    """Part of the launch on this node.
-
-    Args:
-        output_dir: results of this node; on node 0, the joined results.
-        meeting: server of node 0; None on other nodes.
-    """
+    """Part of the launch on this node. On node 0, `output_dir` is for the joined results; only it has a `meeting`."""
 
     member: Member
     output_dir: Path
@@ -61,14 +56,9 @@ def _clear(folder: Path) -> None:
 
 @contextmanager
 def taking_part(options: LaunchOptions, environ: Mapping[str, str], say: Say) -> Iterator[NodePart | None]:
-    """Join the launch while the block runs; yield None without `--nodes` or with one node.
-
-    Raises:
-        UsageError: the environment does not identify this node, or another launch has its number.
-        LaunchError: node 0 cannot be reached.
-    """
-    node = find_node(environ) if options.nodes else None
-    if node is None or node.count == 1:
+    """Join the launch while the block runs; yield None with one node. Raises `UsageError`, `LaunchError`."""
+    node = find_node(environ)
+    if node.count == 1:
         yield None
         return
     refuse_elastic([*options.python_command, options.script, *options.script_arguments])

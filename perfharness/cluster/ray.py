@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfharness.cluster.files import path_in
 from perfharness.cluster.node import refuse_elastic
 from perfharness.cluster.ray_node import CHUNK_BYTES, CLOSE_S, POLL_S, NodeLaunch
+from perfharness.cluster.wire import path_in
 from perfharness.distribution import install_command
 from perfharness.errors import LaunchError, LaunchInterruptedError, ToolNotFoundError, UsageError
 from perfharness.files import read_model
@@ -69,13 +69,8 @@ class RayLaunch:
     interrupts: Interrupts
 
     def plans(self) -> list[str]:
-        """Return the plan of each node, as text.
-
-        Raises:
-            UsageError: options conflict with each other or a node.
-            LaunchError: something is missing on a node.
-        """
-        answers = self._ask("plan", self._order([]))
+        """Return the plan of each node, as text. Raises `UsageError` or `LaunchError` of a node."""
+        answers = self._ask("plan", [])
         for node, (code, _, errors) in zip(self.nodes, answers, strict=True):
             if code:
                 text = "\n".join(line.removeprefix(ERROR) for line in errors.splitlines())
@@ -91,7 +86,7 @@ class RayLaunch:
 
         if self.interrupts:
             raise LaunchInterruptedError("interrupted before anything was started")
-        self._ask("start", self._order(command))
+        self._ask("start", command)
         self._watch()
         first = self.nodes[0]
         if first.is_lost:
@@ -115,20 +110,16 @@ class RayLaunch:
                 hint = "Set RAY_worker_niceness=0 for `ray start` on the node."
                 yield Finding("low-priority", Severity.WARNING, message, hint)
 
-    def _order(self, command: Sequence[str]) -> dict[str, Any]:
-        """Options and command for `ray_node`."""
-        options = self.options.model_copy(update={"nodes": True})
-        return {
+    def _ask(self, method: str, command: Sequence[str]) -> list[Any]:
+        """Call a method on all nodes with the options and a command line; return the answers."""
+        import ray
+
+        first, options = self.nodes[0], self.options.model_copy(update={"nodes": True})
+        order = {
             "options": options.model_dump(mode="json", exclude_unset=True),
             "command": list(command),
             "verbose": self.observer.shows_output,
         }
-
-    def _ask(self, method: str, order: Mapping[str, Any]) -> list[Any]:
-        """Call a method on all nodes; return the answers."""
-        import ray
-
-        first = self.nodes[0]
         shared = {
             environment.NODES: str(len(self.nodes)),
             environment.COORDINATOR: f"{first.host}:{first.port}",
@@ -182,10 +173,7 @@ class RayLaunch:
 def connected(options: LaunchOptions) -> Iterator[None]:
     """Connect to the cluster while the block runs; an existing connection is used and stays open.
 
-    Raises:
-        UsageError: options conflict.
-        ToolNotFoundError: Ray is not installed.
-        LaunchError: no cluster answers, or it was lost.
+    Raises `UsageError`, `ToolNotFoundError` without Ray, or `LaunchError` if no cluster answers or it was lost.
     """
     if options.nodes:
         raise UsageError("--ray starts the launch of each node itself; drop --nodes.")

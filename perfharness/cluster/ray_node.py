@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from perfharness.cluster.files import files_of
+from perfharness.cluster.wire import files_of
 
 NODE_MODULE = "perfharness.cli.node"
 POLL_S = 0.2
@@ -33,11 +33,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class NodeLaunch:
-    """The launch on a node, and a folder for its results.
-
-    Args:
-        folder: working directory, unless the job has one.
-    """
+    """The launch on a node, in a folder unless the job of Ray has a working directory."""
 
     def __init__(self, folder: str) -> None:
         import ray

@@ -1,4 +1,4 @@
-"""The dashboard as a web server for this machine alone: pages of Dash, and files made for them."""
+"""Web server of the dashboard, for this machine only: Dash pages and the files they link to."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from perfharness.render.html import TEMPLATES, chart_library, html_page
 
 ADDRESS = "127.0.0.1"
 HOSTS = (ADDRESS, "localhost")
-"""Names that the server answers to: a page of another site cannot reach it under a name of its own."""
+"""Accepted host names. Others are refused, against DNS rebinding."""
 
 POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'self'; form-action 'self'"
-"""The browser loads nothing from elsewhere. Vega and Dash write styles, and compile functions."""
+"""The browser loads nothing from other hosts. Vega and Dash need inline styles and `eval`."""
 
 INDEX = """<!doctype html>
 <html lang="en">
@@ -48,11 +48,11 @@ FILES: Mapping[str, tuple[File, str]] = {
     "/comparison": (pages.comparison_of, "text/html"),
     "/history.csv": (history_page.csv_of, "text/csv"),
 }
-"""What the pages link to, and its type."""
+"""Files that the pages link to, with their MIME types."""
 
 
 def make_app(known: KnownRuns) -> Dash:
-    """The app over these runs."""
+    """Make the app for these runs."""
     app = Dash(
         __name__,
         title="perfharness",
@@ -96,7 +96,7 @@ def make_app(known: KnownRuns) -> Dash:
 
 
 def _view(make: File, kind: str, known: KnownRuns) -> Callable[[], Response]:
-    """Answer with a file for the query of the request, or with a page that says why there is none."""
+    """Make a view that answers with the file for a query, or with a page that gives the error."""
 
     def view() -> Response:
         try:
@@ -122,14 +122,14 @@ def _with_policy(response: Response) -> Response:
 
 
 def make_server_of(app: Dash, port: int) -> BaseWSGIServer:
-    """A server of this machine's own address, which listens; its `port` is the one that 0 stands for.
+    """Make a listening server on 127.0.0.1; port 0 takes a free one, see its `port`.
 
-    Raises `UsageError` where the port is taken.
+    Raises `UsageError` if the port is taken.
     """
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # else a line for each request
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # no line per request
     try:
         listening = socket.create_server((ADDRESS, port))
     except OSError as error:
-        raise UsageError(f"--port {port} cannot be used: {reason_of(error)}. Name another one.") from error
+        raise UsageError(f"--port {port} cannot be used: {reason_of(error)}. Choose another port.") from error
     with listening:
         return make_server(ADDRESS, port, app.server, threaded=True, fd=listening.detach())

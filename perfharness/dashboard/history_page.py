@@ -1,4 +1,4 @@
-"""History: a figure over the runs, with its changes, and a table of the runs."""
+"""History page: a figure over time with its changes, and a table of runs."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ CLOCK = {"hours": "%H:%M", "minutes": "%H:%M"}
 """Vega's formats by unit of time, without AM and PM."""
 
 RUN_STAGE = "(run)"
-"""The stage of figures of the run as a whole, in lists and addresses."""
+"""Stage name for figures of the whole run, in lists and addresses."""
 
 NUMERIC = ("exit", "value")
 
 HAS_INTERVAL = "datum.low !== null && datum.high !== null"
 FLATTENED = ["ms", "value", "low", "high", "commit", "id"]
-"""Columns of a line's runs; the chart makes rows of them, which would take four times as long to send."""
+"""Columns of a line, sent as arrays: rows would take four times as long."""
 
 CALCULATED = {
     "run": "utcFormat(datum.ms, '%Y-%m-%d %H:%M:%S') + ' ' + datum.commit",
@@ -68,7 +68,7 @@ MARKED = f"Dashed line: a change, by the rule of the history ({RULE}). Click a p
 
 
 def layout(query: Query, known: KnownRuns) -> list[Component]:
-    """The page of an address, which says what is filtered, drawn, sorted and chosen."""
+    """Make the page for an address with filters, figure, order and chosen runs."""
     rows = known.rows()
     problems = [sentence(text) for text in known.problems()]
     if not rows:
@@ -94,14 +94,14 @@ def layout(query: Query, known: KnownRuns) -> list[Component]:
 
 
 def register(app: Dash) -> None:
-    """What is chosen changes the address."""
+    """Write what is chosen to the address."""
     inputs = [Input(f"choose-{name}", "value") for name in CHOICES]
     app.callback(Output("url", "search"), inputs, State("shown", "data"), State("url", "search"))(_choose)
     register_chart(app, "trend")
 
 
 def csv_of(query: Query, known: KnownRuns) -> str:
-    """All runs of an address, with the figure that it draws."""
+    """CSV of all runs of an address with its figure."""
     found, _, stage, metric = _asked(known.rows(), query, known)
     values = {row["id"]: row for row in _points(found, stage, metric, known)}
     written = io.StringIO()
@@ -121,7 +121,7 @@ def _choose(*values_shown_search: Any) -> Any:
 
 
 def _asked(rows: Sequence[Row], query: Query, known: KnownRuns) -> tuple[list[Row], dict[str, list[str]], str, str]:
-    """The runs of an address, the stages that they have with their metrics, and the stage and metric that are drawn."""
+    """Return runs, metrics by stage, and the drawn stage and metric of an address."""
     found = [row for row in rows if all(name not in query or str(row[name]) in query[name] for name in FILTERS)]
     stages = {stage or RUN_STAGE: metrics for stage, metrics in known.measured(found).items()}
     stage = first(query, "stage", RUN_STAGE)
@@ -132,19 +132,19 @@ def _asked(rows: Sequence[Row], query: Query, known: KnownRuns) -> tuple[list[Ro
 
 
 def _points(found: Sequence[Row], stage: str, metric: str, known: KnownRuns) -> list[Row]:
-    """Those of the runs that have the metric, the oldest first."""
+    """Runs with the metric, oldest first."""
     values = known.values("" if stage == RUN_STAGE else stage, metric)
     return [{**row, **values[row["id"]]} for row in reversed(found) if row["id"] in values]
 
 
 def _labelled(metric: str) -> dict[str, str]:
-    """A metric in a list."""
+    """Option of a metric."""
     label = METRICS[metric].label if metric in METRICS else metric
     return {"label": metric if label == metric else f"{metric}: {label}", "value": metric}
 
 
 def _values(rows: Sequence[Row], name: str) -> list[dict[str, str]]:
-    """The values of a fact, for a list."""
+    """Options of a filter."""
     found = {str(row[name]) for row in rows if row[name] is not None}
     return [{"label": cell({name: value}, name), "value": value} for value in sorted(found)]
 
@@ -153,7 +153,7 @@ def _values(rows: Sequence[Row], name: str) -> list[dict[str, str]]:
 
 
 def _trend(points: Sequence[Row], metric: str) -> Picture:
-    """A line for each kind of run, crosses for runs that failed, and a dashed line at each change."""
+    """Draw a line per kind of run, crosses for failed runs, and a dashed line at each change."""
     of = METRICS.get(metric, ACCURACY_METRIC)
     title = f"{of.label} ({of.unit})" if of.unit else of.label
     kinds: dict[tuple[Any, ...], list[Row]] = {}
@@ -217,7 +217,7 @@ def _trend(points: Sequence[Row], metric: str) -> Picture:
 
 
 def _columns(name: str, rows: Sequence[Row]) -> Row:
-    """The runs of a line."""
+    """Columns of a line."""
     return {
         "line": name,
         "ms": [_ms(row) for row in rows],
@@ -238,7 +238,7 @@ def _ms(row: Row) -> float:
 
 
 def _names(kinds: Sequence[tuple[Any, ...]]) -> list[str]:
-    """What distinguishes the kinds of runs, in words; always the script, by its path where names are the same."""
+    """Name each kind of run by the script and the facts that differ; by full values if names clash."""
     differ = [place for place, of_place in enumerate(zip(*kinds, strict=True)) if len(set(of_place)) > 1]
     shown = [place for place, name in enumerate(ALIKE) if place in differ or name == "script"]
     paths = [" ".join(str(kind[place]) for place in shown if kind[place]) for kind in kinds]
@@ -252,7 +252,7 @@ def _names(kinds: Sequence[tuple[Any, ...]]) -> list[str]:
 
 
 def _table(found: Sequence[Row], points: Sequence[Row], metric: str, query: Query) -> Iterator[Component]:
-    """The runs, a page of them, in the order of a column; a mark in front of each run chooses it."""
+    """Make a sorted page of runs; a mark before each run chooses it."""
     values = {row["id"]: row["value"] for row in points}
     rows = [{**row, "value": values.get(row["id"])} for row in found]
     order, runs = first(query, "sort", "-created"), query.get("run", [])
@@ -294,6 +294,6 @@ def _sortable(row: Row, column: str) -> float | str:
 
 
 def _heading(name: str, text: str, order: str, link: Callable[..., Component]) -> Component:
-    """A link that sorts by the column, downwards at first."""
+    """Link that sorts by the column, descending first."""
     arrow = {f"-{name}": " ↓", name: " ↑"}.get(order, "")
     return link(f"{text}{arrow}", sort=[name if order == f"-{name}" else f"-{name}"], page=[])

@@ -1,4 +1,4 @@
-"""The runs that the dashboard shows: those of the history, and those in the folders that were named."""
+"""Runs for the dashboard: from the history and from folders given on the command line."""
 
 from __future__ import annotations
 
@@ -17,43 +17,45 @@ NO_HISTORY = (
     "Name run folders to see those: perfharness dashboard OUT…"
 )
 NAMED = 200
-"""Stages and figures that can be chosen are those of so many of the newest runs."""
+"""Number of newest runs whose stages and figures are offered."""
 
 
 class KnownRuns:
-    """Everything is read again at each request. Methods raise `HistoryError` where the database cannot be read.
+    """Runs of the history and of folders, read again for each request.
+
+    Methods raise `HistoryError` if the database cannot be read.
 
     Args:
-        folders: runs, repeats and suites, or folders of these; they need not exist yet.
+        folders: runs, repeats and suites, or folders of these. They may not exist yet.
     """
 
     def __init__(self, folders: Sequence[Path] = ()) -> None:
         self.folders = {str(folder): folder.absolute() for folder in folders}
-        """By the text that was typed."""
+        """Folders by the text that was typed."""
 
         self._seen: list[Path] = []
         self._history: History | None = None
 
     @property
     def history(self) -> History | None:
-        """The database, opened once; None: there is none yet."""
+        """The database, opened once; None if it does not exist yet."""
         if self._history is None and exists():
             self._history = History()
         return self._history
 
     def rows(self) -> list[Row]:
-        """All runs, the newest first."""
+        """All runs, newest first."""
         rows = [] if self.history is None else self.history.runs()
         known = {row["id"] for row in rows}
         rows += [entry.run for run_id, entry in self._named().items() if run_id not in known]
         return sorted(rows, key=lambda row: str(row["created"]), reverse=True)
 
     def newest(self, count: int) -> list[Row]:
-        """The newest runs of the history."""
+        """Newest runs of the history."""
         return [] if self.history is None else self.history.runs(count)
 
     def runs_in(self, folder: Path) -> list[str]:
-        """Ids of the runs in a folder, which are shown from now on."""
+        """Return the ids of the runs in a folder, and show them from now on."""
         found = _entries(folder, stamp_of(folder))
         if isinstance(found, str):
             return []
@@ -61,16 +63,16 @@ class KnownRuns:
         return [entry.run["id"] for entry in found]
 
     def entry(self, run_id: str) -> Entry:
-        """A run with its figures, by its whole id. Raises `HistoryError` where there is none."""
+        """Return a run with its figures by its full id. Raises `HistoryError` if there is none."""
         found = self._named().get(run_id)
         if found is None and self.history is not None:
             found = self.history.entry(run_id)
         if found is None or found.run["id"] != run_id:
-            raise HistoryError(f"There is no run {run_id}. Choose one of the list.")
+            raise HistoryError(f"There is no run {run_id}. Choose one from the list.")
         return found
 
     def measured(self, rows: Sequence[Row]) -> dict[str, list[str]]:
-        """The metrics of each stage, of the newest of these runs."""
+        """Metrics by stage, over the newest of these runs."""
         ids = [row["id"] for row in rows[:NAMED]]
         pairs = set() if self.history is None else self.history.measured(ids)
         named = self._named()
@@ -82,7 +84,7 @@ class KnownRuns:
         return found
 
     def values(self, stage: str, metric: str) -> dict[str, Row]:
-        """The value of a metric and its interval, by the run."""
+        """Value and interval of a metric, by run id."""
         rows = {} if self.history is None else self.history.values(stage, metric)
         for run_id, entry in self._named().items():
             for one in entry.figures:
@@ -91,27 +93,27 @@ class KnownRuns:
         return rows
 
     def problems(self) -> list[str]:
-        """Why a folder that was named shows no run."""
+        """Reasons why a given folder shows no run."""
         return [found for found in self._read() if isinstance(found, str)]
 
     def _named(self) -> Mapping[str, Entry]:
         return {entry.run["id"]: entry for found in self._read() if not isinstance(found, str) for entry in found}
 
     def _read(self) -> Iterator[list[Entry] | str]:
-        """The runs of each folder, or why it has none."""
+        """Runs of each folder, or the reason why it has none."""
         inside = (one for folder in self.folders.values() for one in _runs_below(folder))
         for folder in dict.fromkeys([*inside, *self._seen]):
             yield _entries(folder, stamp_of(folder))
 
 
 def stamp_of(folder: Path) -> tuple[int, ...]:
-    """Changes when other results are in the folder; all 0: there are none."""
+    """Modification times of the results in a folder; all 0 if it has none."""
     files = (folder / name for name in (MANIFEST_NAME, SERIES_NAME, BENCH_NAME, BENCHMARK_MEAN_NAME))
     return tuple(file.stat().st_mtime_ns if file.is_file() else 0 for file in files)
 
 
 def _runs_below(folder: Path) -> list[Path]:
-    """The folder, or those in it that hold results where it holds none."""
+    """The folder, or its subfolders with results if it has none itself."""
     if any(stamp_of(folder)) or not folder.is_dir():
         return [folder]
     return [one for one in sorted(folder.iterdir()) if not one.name.startswith(".") and any(stamp_of(one))] or [folder]
@@ -119,7 +121,7 @@ def _runs_below(folder: Path) -> list[Path]:
 
 @lru_cache(maxsize=1024)
 def _entries(folder: Path, stamp: tuple[int, ...]) -> list[Entry] | str:
-    """The runs of a folder, or why there are none."""
+    """Runs of a folder, or the reason why it has none."""
     del stamp
     try:
         return entries_of(folder, suite_exit_code)

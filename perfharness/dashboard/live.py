@@ -1,4 +1,4 @@
-"""What is running, read from its folder: launches and load tests as they are written, and suites of `bench`."""
+"""Running launches, load tests and bench suites, read from their folders."""
 
 from __future__ import annotations
 
@@ -32,36 +32,35 @@ from perfharness.runs.files.run_folder import read_manifest
 from perfharness_launcher.staging import ASIDE_PREFIX
 
 SHARED_S = 0.8
-"""Pages that are open at the same time share what was read."""
+"""Open pages share readings that are not older."""
 
 NEWEST = 20
-"""Folders of so many of the newest runs of the history are looked into."""
+"""Number of newest runs of the history whose folders are searched."""
 
 MOST_STAGES = 7
-"""Those with the most time have a line."""
+"""Number of stages with a line: those with the most time."""
 
 KEPT = 5
-"""Ended runs that are named."""
+"""Number of ended runs that are listed."""
 
 NOT_KNOWN = "not known"
 LATENCIES = ("p50_ms", "p99_ms")
 SECONDS = {"requests/s": ("asked", "answered"), "latency (ms)": ("p50", "p99")}
-"""Panels of a load test, and their lines: fields of `Second`."""
-
+"""Lines of each panel of a load test: fields of `Second`."""
 
 Points = list[tuple[float, float | None]]
-"""Moments (UTC, seconds) and values; None: not measured."""
+"""Times (UTC, seconds) and values; None: not measured."""
 
 
 class Panel(NamedTuple):
-    """Lines over time in one unit, by their names."""
+    """Lines over time in one unit, by name."""
 
     title: str
     lines: Mapping[str, Points]
 
 
 class Metric(NamedTuple):
-    """A metric of the telemetry that has a panel; `of` is the kind of its subjects."""
+    """Telemetry metric with a panel; `of` is the kind of its subjects."""
 
     title: str
     of: str
@@ -80,7 +79,7 @@ TELEMETRY = (
 
 
 def telemetry_panels(readings: RunningReadings) -> Iterator[Panel]:
-    """Panels of the metrics that have readings."""
+    """Yield a panel for each metric with readings."""
     names = {subject: f"GPU {index}" for subject, index in readings.gpus.items()}
     for one in TELEMETRY:
         lines = {
@@ -106,13 +105,13 @@ def _title(command: Sequence[str]) -> str:
 
 
 class RunningLaunch:
-    """A launch or a load test. Raises `ResultError`, also in `read`, where a file is damaged.
+    """A running launch or load test. The constructor and `read` raise `ResultError` if a file is damaged.
 
     Attributes:
-        folder: locked while it is measured.
-        places: where its results may be afterwards.
+        folder: locked while the launch runs.
+        places: where the results may be afterwards.
         title: the command.
-        start_s: UTC; None: not known.
+        start_s: start in UTC seconds, or None if not known.
     """
 
     start_s: float | None
@@ -130,11 +129,11 @@ class RunningLaunch:
         self._read_s: float | None = None
 
     def left(self) -> str | None:
-        """After the end: what to do with what a killed launcher left; None: it came to its end."""
+        """Command that reads what a killed launch left; None if the launch ended by itself."""
         return f"perfharness analyze {self.folder}" if self.folder.is_dir() else None
 
     def read(self) -> None:
-        """Read manifest, telemetry, ranges and seconds of the load."""
+        """Read manifest, telemetry, ranges and load."""
         self._manifest = read_manifest(self.folder)
         self._readings.read()
         self._ranges.read()
@@ -142,7 +141,7 @@ class RunningLaunch:
         self._add_ranges(time.time())
 
     def _add_ranges(self, now_s: float) -> None:
-        """Add a point of what ended since the reading before."""
+        """Add a point for the ranges that ended since the previous reading."""
         counts, total_ns = Counter[str](), Counter[str]()
         for process in self._ranges.processes.values():
             counts += Counter({"items/s": process.items or 0, "batches/s": process.batches})
@@ -159,7 +158,7 @@ class RunningLaunch:
         self._counts, self._total_ns, self._read_s = counts, total_ns, now_s
 
     def facts(self) -> dict[str, str]:
-        """Words and numbers; `phase` and `time left` are always among them."""
+        """Texts by name, always with `phase` and `time left`."""
         found = {"phase": self._phase(), **self._load.facts()}
         found.setdefault("time left", NOT_KNOWN)
         if self._counts["batches/s"]:
@@ -170,7 +169,7 @@ class RunningLaunch:
 
     @property
     def _rate(self) -> str:
-        """Items are counted by most scripts, batches by all."""
+        """Items per second, or batches if the script counts no items."""
         return "items/s" if self._counts["items/s"] else "batches/s"
 
     def _phase(self) -> str:
@@ -185,7 +184,7 @@ class RunningLaunch:
         return f"running, {alive} of {len(pids)} processes" if alive else "collecting the traces"
 
     def panels(self) -> Iterator[Panel]:
-        """What is drawn: load, stages, rate and telemetry."""
+        """Yield the panels: load, stages, rate and telemetry."""
         yield from self._load.panels()
         if self._stages:
             most = sorted(self._stages, key=lambda name: self._total_ns[name], reverse=True)[:MOST_STAGES]
@@ -195,13 +194,13 @@ class RunningLaunch:
 
 
 def _short(paths: Sequence[str]) -> dict[str, str]:
-    """Paths by their last names, where these differ, else by themselves."""
+    """Paths by their last names if these are unique, else by the whole path."""
     names = {path.rpartition("/")[2]: path for path in paths}
     return names if len(names) == len(paths) else {path: path for path in paths}
 
 
 class Second(NamedTuple):
-    """About a second of a load test: rates, and latencies in ms; None: nothing was answered well."""
+    """One window of a load test: rates per second and latencies in ms; None without a good answer."""
 
     at_s: float
     asked: float
@@ -211,7 +210,7 @@ class Second(NamedTuple):
 
 
 class RunningLoad:
-    """The seconds of a load test, of all its processes together; percentiles are those of the slowest one."""
+    """Windows of a load test over all its processes; percentiles are of the slowest process."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -220,7 +219,7 @@ class RunningLoad:
         self._errors = 0
 
     def read(self) -> None:
-        """Read the lines of all processes; a second that some have not written yet is left out."""
+        """Read the windows that all processes have written."""
         files = [read_lines(file) for file in sorted(self._folder.glob(f"*/{WINDOWS_NAME}"))]
         lines = [line for file in files for line in file]
         windows: dict[tuple[int, int], list[dict[str, Any]]] = {}
@@ -233,7 +232,7 @@ class RunningLoad:
         self._errors = sum(sum(line["errors"].values()) for line in lines if line["kind"] == "window")
 
     def facts(self) -> dict[str, str]:
-        """The last second, and the time left; empty where there is no load."""
+        """The last window and the time left; empty without a load."""
         if not self._seconds:
             return {}
         left_s = max((self._phase["end_ns"] - time.perf_counter_ns()) / 1e9, 0.0) + self._phase["later_s"]
@@ -247,14 +246,14 @@ class RunningLoad:
         }
 
     def panels(self) -> Iterator[Panel]:
-        """Rates and latencies."""
+        """Yield the panels of rates and latencies."""
         if self._seconds:
             for title, names in SECONDS.items():
                 yield Panel(title, {name: [(one.at_s, getattr(one, name)) for one in self._seconds] for name in names})
 
 
 def _second(lines: Sequence[Mapping[str, Any]]) -> Second:
-    """The same window of all processes."""
+    """Join one window of all processes."""
     end_ns = max(line["end_ns"] for line in lines)
     span_s = (end_ns - min(line["start_ns"] for line in lines)) / 1e9
     asked, answered = (sum(line[name] for line in lines) / span_s for name in ("arrivals", "completed"))
@@ -263,7 +262,7 @@ def _second(lines: Sequence[Mapping[str, Any]]) -> Second:
 
 
 class RunningSuite:
-    """A suite of `bench`, with the attributes and methods of a launch; its file lists the cases to come too."""
+    """A running bench suite, with the attributes and methods of a running launch."""
 
     start_s: float | None = None
 
@@ -275,12 +274,12 @@ class RunningSuite:
         self._readings: dict[Path, RunningReadings] = {}
 
     def left(self) -> str | None:
-        """The file of a killed one has cases that were not run."""
+        """Advice for a killed suite; None if all its cases were run."""
         self._suite = read_suite(self.folder)
         return None if self._suite.complete else "run the same command with --resume"
 
     def read(self) -> None:
-        """Read finished cases, and the one that runs."""
+        """Read the finished cases and the running one."""
         self._suite = read_suite(self.folder)
         self._case = None
         for folder in self.folder.glob(f"{CASES}/.*.running"):
@@ -291,18 +290,18 @@ class RunningSuite:
         self.start_s = min(started) / 1e9 if started else None
 
     def facts(self) -> dict[str, str]:
-        """The case that runs, and the time left by the mean time of a case."""
+        """The running case, and the time left at the mean time per case."""
         cases = self._suite.cases
         done = [case for case in cases if case.status != "not-run"]
         times_s = [case.duration_s for case in done if case.duration_s is not None]
         left = duration((len(cases) - len(done)) * mean(times_s)) if times_s else NOT_KNOWN
-        phase, process = "between two cases", self._case and self._case.process
+        phase, process = "between cases", self._case and self._case.process
         if self._case is not None:
             phase = f"{self._case.case.case_id}: {process.phase if process and process.phase else 'starting'}"
         return {"phase": phase, "time left": left, "cases": f"{len(done)} of {len(cases)}"}
 
     def panels(self) -> Iterator[Panel]:
-        """Latency and rate of the cases that are done, and telemetry."""
+        """Yield latency and rate of the finished cases, and telemetry."""
         medians: dict[str, Points] = {}
         rates: dict[str, Points] = {}
         for one in self._suite.cases:
@@ -323,19 +322,19 @@ Running = RunningLaunch | RunningSuite
 
 
 class Ended(NamedTuple):
-    """A run that was seen running."""
+    """A run that ended while it was watched."""
 
     title: str
     how: str
     run_id: str | None = None
-    """Of its page; None: there is none."""
+    """Id of its page, if it has one."""
 
 
 class Watch:
-    """Finds what is running in the folders that were named, or in the current one, and in those of the newest runs.
+    """Finds running work in the given folders (default: the current one) and in those of the newest runs.
 
     Attributes:
-        lock: for `look` and the runs that it returned.
+        lock: guards `look` and the runs it returns.
     """
 
     def __init__(self, known: KnownRuns) -> None:
@@ -346,7 +345,7 @@ class Watch:
         self._known, self._runs, self._looked_s = known, dict[Path, Running](), 0.0
 
     def look(self) -> list[Running]:
-        """What is running now, the latest first, as it was read."""
+        """Return what is running, latest first."""
         if time.monotonic() - self._looked_s >= SHARED_S:
             self.problems = []
             for folder in dict.fromkeys([*self._runs, *self._found()]):
@@ -355,7 +354,7 @@ class Watch:
         return list(reversed(self._runs.values()))
 
     def _found(self) -> Iterator[Path]:
-        """Folders of what is running."""
+        """Yield the folders of running work."""
         try:
             of_newest = [Path(row["folder"]) for row in self._known.newest(NEWEST)]
         except HistoryError as error:

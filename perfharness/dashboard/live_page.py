@@ -1,4 +1,4 @@
-"""Live: what is running, once a second."""
+"""Live page: running work, updated every second."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ PANEL = {
         "color": {"field": "line", "type": "nominal", "sort": None, "scale": {"range": LINE_PALETTE}},
     },
 }
-"""Lines over time."""
+"""Vega-Lite of a panel."""
 
 
 def layout(query: Query, known: KnownRuns) -> list[Component]:
-    """The page, which a callback fills."""
+    """Make the page; a callback fills it."""
     del query, known
     return [
         dcc.Interval(id="tick", interval=PERIOD_MS),
@@ -55,7 +55,7 @@ def layout(query: Query, known: KnownRuns) -> list[Component]:
 
 
 def register(app: Dash, known: KnownRuns) -> None:
-    """Facts and lines change once a second."""
+    """Update facts and lines every second."""
     watch = Watch(known)
 
     def tick(_: int | None, search: str) -> tuple[Component, Component]:
@@ -76,7 +76,7 @@ def _facts(running: Sequence[Running], shown: Running | None, watch: Watch) -> l
     found: list[Component] = []
     if shown is None:
         places = ", ".join(map(str, watch.places))
-        found.append(sentence(f"Nothing is running in {places}, nor in the folders of the newest runs."))
+        found.append(sentence(f"Nothing is running in {places} or in the folders of the newest runs."))
     else:
         if len(running) > 1:
             links = [dcc.Link(one.title, href=address("/live", {"folder": [str(one.folder)]})) for one in running]
@@ -99,7 +99,7 @@ def _facts(running: Sequence[Running], shown: Running | None, watch: Watch) -> l
 
 
 def _picture(panels: Sequence[Panel], shown: Running) -> Picture:
-    """Panels below each other over one time axis. Lines and colours follow from the rows: new ones keep the zoom."""
+    """Stack the panels over one time axis. Lines and colors come from the rows, so new lines keep the zoom."""
     zero_s = shown.start_s or 0.0
     rows = {
         panel.title: [
@@ -116,7 +116,7 @@ def _picture(panels: Sequence[Panel], shown: Running) -> Picture:
 
 
 def _recent(points: Points, zero_s: float) -> dict[str, list[float | None]]:
-    """The last minutes of a line, in seconds since the start."""
+    """Last `SHOWN_S` of a line, in seconds since the start."""
     from_s = max((at_s for at_s, _ in points), default=0.0) - SHOWN_S
     recent = [(round(at_s - zero_s, 2), value) for at_s, value in points if at_s > from_s]
     return {"seconds": [at_s for at_s, _ in recent], "value": [value for _, value in recent]}

@@ -1,4 +1,4 @@
-"""Run and Compare: pages of the project, made when they are asked for, in frames."""
+"""Run and Compare pages: a report or comparison in a frame."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from perfharness.runs.history import FACTS, Row, launch_of
 
 BY = {"version": "one side per version", "run": "one side per run"}
 VERSION = ("script", "model", "backend", "precision", "machine", "commit", "setup")
-"""Runs that agree in these are launches of one version."""
+"""Facts that launches of one version share."""
 
 KEPT = 16
-"""Reports in memory; one takes 2 MB."""
+"""Reports kept in memory, about 2 MB each."""
 
 
 # ---- Run ----
 
 
 def run_layout(query: Query, known: KnownRuns) -> list[Component]:
-    """A list of runs, and the report of the one in the address."""
+    """List of runs, and the report of the chosen one."""
     rows = known.rows()
     run = first(query, "run")
     folders = [{"label": name, "value": name} for name in known.folders]
@@ -56,7 +56,7 @@ def run_layout(query: Query, known: KnownRuns) -> list[Component]:
 
 
 def report_of(query: Query, known: KnownRuns) -> str:
-    """The report of a run, as `perfharness report` writes it; of one whose folder is gone, what the history knows."""
+    """Report of a run as `perfharness report` writes it, or the history's numbers if its folder is gone."""
     run = first(query, "run")
     if (folder := known.folders.get(run)) is not None:
         return _report(folder, stamp_of(folder))
@@ -88,7 +88,7 @@ def _report(folder: Path, stamp: tuple[int, ...]) -> str:
 
 
 def compare_layout(query: Query, known: KnownRuns) -> list[Component]:
-    """Lists of the runs and of how they are grouped, and their comparison."""
+    """Lists of runs and groupings, and the comparison."""
     runs, by = query.get("run", []), first(query, "by", "version")
     rows = known.rows()
     chosen = [
@@ -102,7 +102,10 @@ def compare_layout(query: Query, known: KnownRuns) -> list[Component]:
 
 
 def comparison_of(query: Query, known: KnownRuns) -> str:
-    """The comparison of the runs, the side with the oldest one as base; runs of one version are sides by themselves."""
+    """Comparison of the chosen runs; the side with the oldest run is the base.
+
+    Runs of a single version are compared one by one.
+    """
     rows = sorted((known.entry(run).run for run in query.get("run", [])), key=lambda row: str(row["created"]))
     if len(rows) < 2:
         raise UsageError("Choose two or more runs.")
@@ -114,7 +117,7 @@ def comparison_of(query: Query, known: KnownRuns) -> str:
 
 
 def _sides(rows: Sequence[Row], by: str) -> dict[str, list[Row]]:
-    """The runs of each side, by a name of what differs."""
+    """Runs of each side, named by what differs."""
     differ = [name for name in VERSION if len({row[name] for row in rows}) > 1]
     found: dict[str, list[Row]] = {}
     for row in rows:
@@ -124,7 +127,7 @@ def _sides(rows: Sequence[Row], by: str) -> dict[str, list[Row]]:
 
 
 def register(app: Dash) -> None:
-    """What is chosen changes the address."""
+    """Write what is chosen to the address."""
     to_url, shown = Output("url", "search", allow_duplicate=True), State("url", "search")
     app.callback(to_url, Input("run", "value"), shown, prevent_initial_call=True)(_choose_run)
     of_sides = [Input("runs", "value"), Input("by", "value")]

@@ -1,4 +1,4 @@
-"""What the pages share: the query of an address, links, pickers and tables."""
+"""Shared parts of the pages: queries, links, pickers, charts and tables."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from perfharness.render.numbers import NOT_MEASURED
 from perfharness.runs.history import Row
 
 Query = dict[str, list[str]]
-"""Of an address: the values of each name."""
+"""Query of an address: values by name."""
 
 Component = Any
-"""Of Dash, which has no types."""
+"""Dash component (Dash has no types)."""
 
 PAGES = {"/": "History", "/compare": "Compare", "/run": "Run", "/live": "Live"}
 OFFERED = 500
-"""Newest runs that a list offers."""
+"""Number of newest runs in a list."""
 
 SHORT_COMMIT = 8
 
@@ -38,30 +38,30 @@ SHOW_CHART = """async (text, name) => {
     for (const [rows, values] of Object.entries(isNew ? {} : datasets)) view.data(rows, values);
     return (zoomed ? view.signal("zoom_seconds", zoomed) : view).runAsync().then(() => false);
 }"""
-"""Draw the text of a store. Where only rows changed, replace them; a time axis stays as it was zoomed."""
+"""Draw the specification in a store. If only its rows changed, replace them and keep the zoom."""
 
 
 def zoom(*channels: str) -> dict[str, Any]:
-    """Vega-Lite's parameter of a chart that can be moved and zoomed; a wheel alone scrolls the page."""
+    """Vega-Lite parameter that pans and zooms; the wheel alone scrolls the page."""
     select = {"type": "interval", "encodings": channels or ("x", "y"), "zoom": "wheel![event.ctrlKey]"}
     return {"name": "zoom", "select": select, "bind": "scales"}
 
 
 def chart(name: str, picture: Picture | None = None) -> list[Component]:
-    """A place for a chart, and the store that fills it."""
+    """Container of a chart, and the store that fills it."""
     store = dcc.Store(id=f"{name}-chart", data=picture and specification(picture))
     return [store, html.Div(id=name, className="picture"), sentence(HOW_TO_ZOOM)]
 
 
 def specification(picture: Picture) -> str:
-    """What a store has: JSON, named for screen readers. Dash looks into every value of anything but a text."""
+    """JSON for a store, as text: Dash walks through every value of a dict."""
     options = {"renderer": "canvas", "ast": False, "downloadFileName": "perfharness", "scaleFactor": 2}
     more = {"description": picture.title, "usermeta": {"embedOptions": options}}
     return replace(picture, chart={**picture.chart, **more}).json()
 
 
 def register_chart(app: Dash, name: str) -> None:
-    """Draw what the store has, in the browser."""
+    """Draw the store's specification in the browser."""
     app.clientside_callback(SHOW_CHART, Output(name, "hidden"), Input(f"{name}-chart", "data"), State(name, "id"))
 
 
@@ -71,13 +71,13 @@ def query_of(search: str | None) -> Query:
 
 
 def address(page: str, query: Mapping[str, Sequence[str]]) -> str:
-    """The address of a page; names without values are left out."""
+    """Address of a page; names without values are omitted."""
     text = urlencode({name: values for name, values in query.items() if values}, doseq=True)
     return f"{page}?{text}" if text else page
 
 
 def first(query: Query, name: str, default: str = "") -> str:
-    """The first value of a name."""
+    """First value of a name."""
     return query.get(name, [default])[0]
 
 
@@ -91,29 +91,29 @@ def navigation(current: str) -> Component:
 
 
 def sentence(text: str, style: str = "note") -> Component:
-    """A line of text in a style of the report."""
+    """Paragraph in a style of the report."""
     return html.P(text, className=style)
 
 
 def picker(label: str, name: str, options: Sequence[Any], value: Any, *, many: bool = False, empty: str = "") -> Any:
-    """A list to choose from, under its label.
+    """Dropdown with its label.
 
     Args:
-        name: the id of the list.
-        many: whether several can be chosen, or none.
-        empty: what is shown then.
+        name: id of the dropdown.
+        many: whether several values, or none, can be chosen.
+        empty: text shown without a value.
     """
     chosen = dcc.Dropdown(options, value, id=name, multi=many, clearable=many, placeholder=empty)
     return html.Label([html.Span(label), chosen], htmlFor=name, className="picker")
 
 
 def frame(source: str, title: str) -> Component:
-    """A page of the project inside of this one."""
+    """Frame with a page of the server."""
     return html.Iframe(src=source, title=title, className="page")
 
 
 def table(name: str, headings: Sequence[Component], rows: Iterable[Sequence[Component]], numbers: int) -> Component:
-    """A table as the report has it; the last columns are `numbers`."""
+    """Table in the style of the report; the last `numbers` columns are numeric."""
     kinds = ["short"] * (len(headings) - numbers) + ["number"] * numbers
     head = [html.Th(one, scope="col", className=kind) for one, kind in zip(headings, kinds, strict=True)]
     body = [html.Tr([html.Td(one, className=kind) for one, kind in zip(cells, kinds, strict=True)]) for cells in rows]
@@ -122,7 +122,7 @@ def table(name: str, headings: Sequence[Component], rows: Iterable[Sequence[Comp
 
 
 def cell(row: Row, name: str) -> str:
-    """A fact of a run, in few characters."""
+    """Short text of a fact of a run."""
     value = row.get(name)
     if value is None:
         return NOT_MEASURED
@@ -137,12 +137,12 @@ def cell(row: Row, name: str) -> str:
 
 
 def label_of(row: Row) -> str:
-    """A run in a list."""
+    """Label of a run in a list."""
     what = dict.fromkeys(cell(row, name) for name in ("script", "model", "backend", "commit") if row.get(name))
     return " ".join([cell(row, "created"), cell(row, "kind"), *what])
 
 
 def run_options(rows: Sequence[Row], chosen: Sequence[str]) -> list[dict[str, str]]:
-    """The newest runs and those that are chosen, for a list."""
+    """Options: the newest runs and the chosen ones."""
     offered = [row for place, row in enumerate(rows) if place < OFFERED or row["id"] in chosen]
     return [{"label": label_of(row), "value": row["id"]} for row in offered]

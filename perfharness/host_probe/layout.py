@@ -47,13 +47,7 @@ class LayoutError(Exception):
 
 
 def find_layout(memory: int) -> dict[str, Any]:
-    """Find all offsets and addresses, as plain JSON.
-
-    Args:
-        memory: open file of this process's memory.
-
-    Raises LayoutError.
-    """
+    """Find all offsets and addresses in this process's open `memory`, as plain JSON. Raises `LayoutError`."""
     if VERSION not in FRAMES or sys.implementation.name != "cpython" or sys.maxsize < 1 << 32:
         raise LayoutError(f"the memory layout of Python {sys.version.split()[0]} is not supported")
     if getattr(sys, "_is_gil_enabled", lambda: True)() is False or (hasattr(sys, "abiflags") and "t" in sys.abiflags):

@@ -44,10 +44,7 @@ PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, 2**64 - 1
 class HostProbe:
     """The probe of one process and its forked children.
 
-    Args:
-        folder: folder of the samples.
-        interval_ns: time between samples of a thread.
-        percent: limit for sampling, in per cent of a CPU.
+    Samples a thread every `interval_ns` into a file in `folder`, with at most `percent` of a CPU.
     """
 
     def __init__(self, folder: str, interval_ns: int, percent: int) -> None:
@@ -55,7 +52,7 @@ class HostProbe:
         self._pid = os.getpid()
         self._connection: socket.socket | None = None
         self._slots: dict[str, int] = {}
-        self._followed: dict[tuple[int, str, int], int] = {}
+        self._followed: dict[tuple[int, str, int], dict[str, Any]] = {}
         self._layout: dict[str, Any] = {}
         self._collections: list[tuple[int, int, int, int]] = []
         self._sent_ns = 0
@@ -100,9 +97,10 @@ class HostProbe:
                 self._slots = _slots_of(stack)
             except (OSError, layouts.LayoutError):
                 return  # samples are then assigned to stages by time
-        key = threading.get_ident(), recorder, stack.lane
-        self._followed[key] = id(stack)
-        self._send_stack(key)
+        own = {"ident": threading.get_ident(), "recorder": recorder, "lane": stack.lane}
+        message = {"kind": "stack", **own, "address": id(stack), "slots": self._slots}
+        self._followed[threading.get_ident(), recorder, stack.lane] = message
+        self._send(message)
 
     def end(self) -> None:
         """Complete the file."""
@@ -130,11 +128,6 @@ class HostProbe:
         assert self._connection is not None
         message = json.dumps(own | self._facts()).encode()
         socket.send_fds(self._connection, [message], [memory], socket.MSG_NOSIGNAL)
-
-    def _send_stack(self, key: tuple[int, str, int]) -> None:
-        ident, recorder, lane = key
-        own = {"ident": ident, "recorder": recorder, "lane": lane, "address": self._followed[key]}
-        self._send({"kind": "stack", **own, "slots": self._slots})
 
     def _send(self, message: dict[str, Any]) -> None:
         """Send without blocking; messages that the sampler does not receive are lost."""
@@ -167,13 +160,13 @@ class HostProbe:
             return
         ident = threading.get_ident()
         self._pid = os.getpid()
-        self._followed = {key: address for key, address in self._followed.items() if key[0] == ident}
+        self._followed = {key: message for key, message in self._followed.items() if key[0] == ident}
         with contextlib.suppress(OSError, ctypes.ArgumentError):
             self._layout["thread"] = layouts.current_thread_state()
             with _own_memory() as memory:
                 self._introduce(memory.fileno(), forked=True)
-            for key in self._followed:
-                self._send_stack(key)
+            for message in self._followed.values():
+                self._send(message)
 
 
 def _own_memory() -> IO[bytes]:

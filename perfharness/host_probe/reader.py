@@ -69,10 +69,9 @@ class Code:
 
 
 class InterpreterReader:
-    """Reads the interpreter of one process.
+    """Reads the interpreter of one process from its open `memory`.
 
     Args:
-        memory: open file of its memory.
         layout: from `layout.find_layout`.
         number: returns the number of a frame.
     """
@@ -191,19 +190,17 @@ class InterpreterReader:
 
 
 class RangeReader:
-    """Reads the open recorder ranges of a thread from the recorders' stacks.
+    """Reads the open recorder ranges of a thread from the recorders' stacks."""
 
-    Args:
-        slots: offsets and types of stacks and ranges.
-    """
-
-    def __init__(self, interpreter: InterpreterReader, slots: dict[str, int]) -> None:
-        self._interpreter, self._slots = interpreter, slots
+    def __init__(self, interpreter: InterpreterReader) -> None:
+        self._interpreter = interpreter
+        self._slots: dict[str, int] = {}
         self._stacks: dict[int, dict[tuple[str, int], int]] = {}
 
-    def add(self, ident: int, recorder: str, lane: int, address: int) -> None:
+    def follow(self, stack: dict[str, Any]) -> None:
         """Follow a stack of a thread: its own (lane 0) or that of an asyncio task."""
-        self._stacks.setdefault(ident, {})[recorder, lane] = address
+        self._slots = stack["slots"]  # offsets and types of stacks and ranges
+        self._stacks.setdefault(stack["ident"], {})[stack["recorder"], stack["lane"]] = stack["address"]
 
     def path(self, ident: int) -> tuple[str, ...] | None:
         """Recorder name and open ranges, outermost first.

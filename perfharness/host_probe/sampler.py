@@ -82,19 +82,13 @@ class SampledProcess:
         self.file = SampleFile(_claim(hello["folder"], self.pid, may_be_main=not hello["forked"]))
         self.file.write_json(files.META, {name: hello[name] for name in files.META_NAMES})
         self._reader = InterpreterReader(memory, hello["layout"], lambda frame: self.file.number("frames", frame))
-        self._ranges: RangeReader | None = None
+        self.ranges = RangeReader(self._reader)
         self._threads: dict[int, SampledThread] = {}
         self._tids: dict[int, int] = {}
         self._count_every_ns = COUNT_EVERY_NS if self._interval_ns < SELDOM_FROM_NS else COUNT_SELDOM_NS
         self._count_share = COUNT_SHARE * share
         self._ready_counted_ns = self._count_at_ns = self._cpu_time_read_ns = time.monotonic_ns()
         self._too_many, self._cpu_time = 0, thread_state.process_cpu_ns(self.pid)
-
-    def follow(self, stack: dict[str, Any]) -> None:
-        """Start reading the open ranges of a thread from a recorder's stack."""
-        if self._ranges is None:
-            self._ranges = RangeReader(self._reader, stack["slots"])
-        self._ranges.add(stack["ident"], stack["recorder"], stack["lane"], stack["address"])
 
     def sample(self) -> bool:
         """Sample all threads; returns False if the process has ended."""
@@ -130,8 +124,9 @@ class SampledProcess:
 
         Threads woken together are ready together for a moment, so only two counts in a row count.
         """
-        began_ns, counted_ns, cpus = time.process_time_ns(), self._ready_counted_ns, thread_state.affinity(self.pid)
-        too_many = max(thread_state.count_ready(self.pid) - len(cpus), 0) if cpus else 0
+        began_ns, counted_ns, too_many = time.process_time_ns(), self._ready_counted_ns, 0
+        with contextlib.suppress(OSError):  # it has ended
+            too_many = max(thread_state.count_ready(self.pid) - len(os.sched_getaffinity(self.pid)), 0)
         if least := min(too_many, self._too_many):
             self.file.event(counted_ns, now_ns, self.pid, CPU_CONTENTION, least)
         self._ready_counted_ns, self._too_many = now_ns, too_many
@@ -168,9 +163,9 @@ class SampledProcess:
             self._write(thread, thread.seen_ns, 0)
         thread.schedule = schedule
         try:  # stack, stage and state as close together as possible
-            before = self._path(ident)
+            before = self.ranges.path(ident)
             frames = tuple(self._reader.stack(address))
-            path = self._path(ident)
+            path = self.ranges.path(ident)
             if path != before:
                 frames = ()  # a stage began or ended meanwhile, so the stack is ambiguous
         except UNREADABLE:
@@ -184,10 +179,6 @@ class SampledProcess:
         thread.blocked_since_ns = now_ns if is_blocked and schedule else 0
         thread.seen_ns = now_ns
         self._write(thread, now_ns, self._holder() if is_blocked else 0)
-
-    def _path(self, ident: int) -> tuple[str, ...] | None:
-        """Open ranges of a thread; None if nothing is open or no recorder is followed."""
-        return None if self._ranges is None else self._ranges.path(ident)
 
     def _write(self, thread: SampledThread, now_ns: int, holder: int) -> None:
         row = now_ns, thread.tid, now_ns - thread.row_ns, *thread.used_ns(thread.schedule)
@@ -269,7 +260,7 @@ class Sampler:
         elif process is None:
             pass
         elif kind == "stack":
-            process.follow(message)
+            process.ranges.follow(message)
         elif kind == "collections":
             for start_ns, end_ns, tid, generation in message["rows"]:
                 process.file.event(start_ns, end_ns, tid, COLLECTION, generation)

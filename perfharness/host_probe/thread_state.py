@@ -56,23 +56,14 @@ MAX_SOCKETS = 4096
 
 
 class Process:
-    """Classifies the waits of a process's threads.
-
-    Args:
-        memory: open file of its memory.
-        gil: addresses of the interpreter lock.
-    """
+    """Classifies the waits of a process's threads, with its open `memory` and the addresses of the interpreter lock."""
 
     def __init__(self, pid: int, memory: int, gil: range) -> None:
         self.pid, self._memory, self._gil = pid, memory, gil
         self._sockets: dict[str, int] = {}
 
     def state(self, call: bytes) -> int:
-        """State of a thread in a call.
-
-        Args:
-            call: content of /proc/PID/task/TID/syscall; empty if not available.
-        """
+        """State of a thread in a call (content of /proc/PID/task/TID/syscall; empty if not available)."""
         if not call:
             return UNKNOWN
         if call.startswith(b"running"):
@@ -175,14 +166,6 @@ def process_cpu_ns(pid: int) -> int | None:
         return time.clock_gettime_ns(~pid << 3 | 2)  # clock_getcpuclockid(3): the scheduler's clock
     except OSError:
         return None
-
-
-def affinity(pid: int) -> set[int]:
-    """CPUs that a process may run on; empty if unknown."""
-    try:
-        return os.sched_getaffinity(pid)
-    except OSError:
-        return set()
 
 
 def count_ready(pid: int) -> int:

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from perfharness.bench.memory import host_bytes
 from perfharness.errors import LaunchError, PerfHarnessError
 from perfharness.load.profile import Phase, Profile
-from perfharness.load.record import LoadLog, own_memory_bytes
+from perfharness.load.record import LoadLog
 from perfharness.load.request import MakeTarget
 from perfharness.load.schedule import ClosedSchedule, OpenSchedule, Schedule, arrivals_of
 from perfharness.load.timer import wait_until
@@ -130,7 +131,7 @@ def send_load(
     folder: Path,
     recorder: PerfRecorder | None = None,
     *,
-    memory_bytes: Callable[[], int | None] = own_memory_bytes,
+    memory_bytes: Callable[[], int | None] = host_bytes,
     opened: Callable[[LoadRun], None] = lambda run: None,
     **settings: Any,
 ) -> None:

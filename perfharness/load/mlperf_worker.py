@@ -30,7 +30,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from perfharness.backends import Session, backend, model_source
-from perfharness.bench.accuracy.data import read_arrays, user_function
+from perfharness.backends.arrays import read_arrays
+from perfharness.bench.accuracy.data import user_function
 from perfharness.bench.inputs import input_arrays, input_shapes
 from perfharness.bench.spec import CaseSpec
 from perfharness.errors import PerfHarnessError, UsageError
@@ -94,7 +95,7 @@ class Samples:
             drawn = (input_arrays(inputs, one_each, spec.model_copy(update={"seed": seed})) for seed in seeds)
             rows = [{name: array[0] for name, array in one.items()} for one in drawn]
         else:
-            found = read_arrays(Path(name)) if name.endswith(".npz") else user_function(name)()
+            found = read_arrays(Path(name), UsageError) if name.endswith(".npz") else user_function(name)()
             rows = _rows_of(found, shapes) if isinstance(found, Mapping) else found
         if not hasattr(rows, "__len__") or not hasattr(rows, "__getitem__"):
             raise UsageError(

@@ -19,9 +19,9 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 import numpy as np
-import psutil
 import pyarrow as pa
 
+from perfharness.bench.memory import host_bytes
 from perfharness.errors import ResultError
 from perfharness.files import reason_of
 from perfharness.load.request import UNANSWERED
@@ -88,11 +88,6 @@ def rows_of(phase: str, records: Sequence[Done]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([phase] * len(records), pa.string()), *columns], schema=SCHEMA)
 
 
-def own_memory_bytes() -> int:
-    """Resident memory of this process."""
-    return int(psutil.Process().memory_info().rss)
-
-
 def memory_bytes_below(pid: int | None) -> int | None:
     """Resident memory of a process and its descendants; None: it has ended, or the memory is unknown.
 
@@ -135,7 +130,7 @@ class LoadLog:
     """
 
     folder: Path
-    memory_bytes: Callable[[], int | None] = own_memory_bytes
+    memory_bytes: Callable[[], int | None] = host_bytes
     on_window: Callable[[dict[str, Any]], None] = lambda window: None
     stop: Stop = field(default_factory=Stop)
     """Requests with a due time after this are dropped."""

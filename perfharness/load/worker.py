@@ -14,13 +14,14 @@ import threading
 from functools import partial
 from pathlib import Path
 
+from perfharness.bench.memory import host_bytes
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.load.callables import CallableTarget, Inputs, load_callable
 from perfharness.load.generator import LoadRun, send_load
 from perfharness.load.http_settings import HttpSettings
 from perfharness.load.models import BackendTarget, ModelSpec
 from perfharness.load.profile import Profile
-from perfharness.load.record import memory_bytes_below, own_memory_bytes
+from perfharness.load.record import memory_bytes_below
 from perfharness.load.request import MakeTarget
 from perfharness.model import environment
 from perfharness.model.base import Settings
@@ -64,7 +65,7 @@ def main(arguments: list[str]) -> int:
             make_targets(spec, recorder, is_started=server is not None),
             folder,
             recorder,
-            memory_bytes=partial(memory_bytes_below, server) if is_elsewhere else own_memory_bytes,
+            memory_bytes=partial(memory_bytes_below, server) if is_elsewhere else host_bytes,
             opened=_opened,
             process=int(os.environ.get(environment.PROCESS_INDEX, "0")),
             processes=int(os.environ.get(environment.NUM_PROCESSES, "1")),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import Self
 
 Bool = npt.NDArray[np.bool_]
 Float64 = npt.NDArray[np.float64]
@@ -20,3 +21,8 @@ class Columns:
 
     def __len__(self) -> int:
         return len(next(iter(vars(self).values())))
+
+    def select(self, rows: Bool | Integers) -> Self:
+        """Select rows by mask or index; fields that are no columns stay."""
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: one[rows] for name, one in columns.items() if isinstance(one, np.ndarray)})

@@ -41,10 +41,9 @@ class ClocksRecord(Record):
 
     def requested_mhz(self, gpu_uuid: str, setting: Setting) -> int | None:
         """Clock that a whole GPU is locked to, by this launch or before; None if refused or not requested."""
-        for step in self.steps:
-            if step.gpu_uuid == gpu_uuid and step.setting == setting and step.answer in ("set", "already"):
-                return step.wanted[-1] if step.wanted else None
-        return None
+        locked = (one for one in self.steps if (one.gpu_uuid, one.setting) == (gpu_uuid, setting))
+        wanted = next((one.wanted for one in locked if one.answer in ("set", "already")), None)
+        return wanted[-1] if wanted else None
 
 
 class LoopTime(Record, allow_inf_nan=False):

@@ -39,12 +39,7 @@ class RecorderRecord(Record):
     @property
     def recorded_ranges(self) -> int:
         """Number of ranges that must be in the trace."""
-        return self.ranges if self.captured is None else self.captured.ranges
-
-    @property
-    def recorded_items(self) -> int:
-        """Number of items that must be in the trace; 0 for a capture, which does not count them."""
-        return self.items if self.captured is None else 0
+        return (self.captured or self).ranges
 
 
 class StartupRangeRecord(Record):

@@ -223,9 +223,7 @@ class ProcessRecord(_Model):
         return None if self.trace is None else run_dir / self.launched_folder / self.trace
 
     def measured_processes(self) -> list[ProcessRecord]:
-        """A record per measured process of its tree, or of itself if there are none: the same launch, with the
-        process's folder, pid and trace.
-        """
+        """A record per measured process of its tree, else of itself, with that one's folder, pid and trace."""
         itself = MeasuredProcess(folder=self.folder, launched_index=self.index, pid=self.pid or 0, trace=self.trace)
         return [
             self.model_copy(
@@ -324,6 +322,12 @@ class RunManifest(_Model):
         """Ranks of nodes whose parts are not joined here."""
         count = self.nodes[0].count if self.nodes else 0
         return sorted(set(range(count)) - {one.rank for one in self.nodes})
+
+    @property
+    def all_processes_well(self) -> bool:
+        """Whether all processes ended with 0 and left traces, if traced."""
+        is_traced = self.tracer.kind != "none"
+        return all(one.ended == "ok" and (one.left_traces or not is_traced) for one in self.processes)
 
     @property
     def measured_processes(self) -> list[ProcessRecord]:

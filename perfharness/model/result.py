@@ -8,10 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
-from perfharness.model.columns import Bool, Int64
-from perfharness.model.columns import Float64 as Float64
+from perfharness.model.columns import Bool, Float64, Int64
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.diagnosis import Path as Path
 from perfharness.model.findings import Finding
@@ -66,10 +63,6 @@ class Statistics:
     p95: float | None
     p99: float | None
     max: float | None
-
-    def to_json(self) -> dict[str, float | int | None]:
-        """The tree for the result files."""
-        return dict(vars(self))
 
 
 @dataclass(frozen=True)
@@ -175,12 +168,6 @@ class GpuWork:
     stages: tuple[str, ...] = ()  # paths of benchmark.json
     busy: tuple[tuple[Int64, Int64], ...] = ()
     reason: str | None = None  # why they are unknown
-
-    def all_busy(self) -> tuple[Int64, Int64]:
-        """Starts and ends of all busy times."""
-        starts = [start for start, _ in self.busy] or [np.empty(0, dtype=np.int64)]
-        ends = [end for _, end in self.busy] or [np.empty(0, dtype=np.int64)]
-        return np.concatenate(starts), np.concatenate(ends)
 
 
 @dataclass(frozen=True)

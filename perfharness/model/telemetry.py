@@ -14,8 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from perfharness.model.base import Record
-from perfharness.model.columns import Bool, Columns, Int64
-from perfharness.model.columns import Float64 as Float64
+from perfharness.model.columns import Bool, Columns, Float64, Int64
 
 TELEMETRY_NAME = "telemetry.parquet"
 LIVE_NAME = ".telemetry.jsonl"
@@ -109,10 +108,6 @@ class Series(Columns):
         """Median time between readings; 0 for fewer than two."""
         return float(np.median(np.diff(self.time_unix_ns))) if len(self) > 1 else 0.0
 
-    def select(self, which: Bool) -> Series:
-        """Select readings by mask."""
-        return Series(*(column[which] for column in vars(self).values()))
-
     def updates(self) -> Series:
         """Successful readings with a new value."""
         return self.select(self.is_read & self.is_new)
@@ -189,10 +184,8 @@ class TelemetryMeta(Record):
 
     def update_period_ns(self, subject: str, metric: str) -> int | None:
         """Observed update period of the source; None if unknown."""
-        for record in self.update_periods:
-            if record.subject == subject and record.metric == metric:
-                return record.period_ns
-        return None
+        source = subject, metric
+        return next((one.period_ns for one in self.update_periods if (one.subject, one.metric) == source), None)
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from perfharness.model.columns import Bool as Bool
-from perfharness.model.columns import Columns
-from perfharness.model.columns import Int64 as Int64
-from perfharness.model.columns import Integers as Integers
+from perfharness.model.columns import Bool, Columns, Int64, Integers
 from perfharness.model.findings import Finding
 from perfharness.model.host_samples import HostEvents
 from perfharness.model.nsys_schema import ID_MASK as ID_MASK

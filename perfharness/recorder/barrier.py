@@ -27,7 +27,6 @@ class StartBarrier:
     Args:
         process_index: index of this process in the launch; its children report the same index.
         warmup_batches: unmeasured batches at the start of a loop.
-        limit_s: longest wait, or None for no limit.
 
     Attributes:
         is_open: whether this process may go on without waiting.

@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 
 class Capture:
-    """The capture of a process.
-
-    Attributes:
-        loop: stack of the loop during its capture.
-    """
+    """The capture of a process. `loop`: stack of the loop during its capture."""
 
     def __init__(self, first: int, last: int) -> None:
         self.loop: Stack | None = None
@@ -46,8 +42,7 @@ class Capture:
 
     def begins(self, stack: Stack) -> bool:
         """Count a batch before it begins; return whether the capture begins with it."""
-        around = stack.open_ranges()
-        if any(node.is_batch for node in around):
+        if stack.is_in_batch:
             return False
         seen = self._seen[stack] = self._seen.get(stack, -1) + 1
         with self._lock:
@@ -59,21 +54,14 @@ class Capture:
 
             name = conventions.CAPTURE_RANGE  # nsys records while it is open
             self._nsys_range = nvtx.start_range(name, domain=name)
-        self._ranges, self._batches = len(around) - stack.ranges, -stack.batches
+        self._ranges, self._batches = len(stack.open_ranges()) - stack.ranges, -stack.batches
         return True
-
-    def open(self, stack: Stack) -> None:
-        """Open the enclosing ranges for the tracer."""
-        for node in reversed(stack.open_ranges()):
-            if node.sink is not None:
-                node.sink.push(node.attributes)
 
     def end_after(self, stack: Stack) -> None:
         """End the capture after its last batch."""
-        around = stack.open_ranges()
-        if stack is not self.loop or any(node.is_batch for node in around) or self._seen[stack] + 1 < self._last:
+        if stack is not self.loop or stack.is_in_batch or self._seen[stack] + 1 < self._last:
             return
-        for node in around:
+        for node in stack.open_ranges():
             if node.sink is not None:
                 node.sink.pop()
         self._ranges, self._batches = self._ranges + stack.ranges, self._batches + stack.batches

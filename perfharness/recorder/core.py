@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 from perfharness import compiled_code, host_probe
 from perfharness.errors import RecorderError
 from perfharness.model import conventions
-from perfharness.recorder import barrier, capture, events, journal, startup, tasks, windows
+from perfharness.recorder import barrier, capture, events, journal, windows
 from perfharness.recorder.names import (
     MOST_USUAL,
     RangeKey,
@@ -23,8 +24,7 @@ from perfharness.recorder.names import (
     checked_part,
     parts_of,
 )
-from perfharness.recorder.ranges import Range
-from perfharness.recorder.stacks import COUNTS, Stack
+from perfharness.recorder.stacks import COUNTS, Range, Stack, follow_asyncio
 
 CLOCK_MARKS = 8
 MOST_NAMED = 20
@@ -67,12 +67,12 @@ class Core:
 
     def _begin(self, name: str, domain: str | None) -> None:
         compiled_code.find_tracing()
-        startup.note("recorder")
+        journal.note_first("recorder")
         self.name = name
         self.domain = _claim_domain(domain, name)
         self.output = events.Output()
         self._users = 0
-        self._running, self._current_task = tasks.follow_asyncio()
+        self._running, self._current_task = follow_asyncio()
         self._journal = journal.active()
         self._barrier, self._capture = barrier.active(), capture.active()
         self._windows = windows.active()
@@ -82,7 +82,7 @@ class Core:
         self._lock = threading.RLock()  # reentrant: a signal handler may call `os._exit`, which counts
         self._stacks: list[Stack] = []  # of threads that are alive or have open ranges
         self._threads = 0
-        self._ended = dict.fromkeys(COUNTS, 0)  # counts of threads that have ended
+        self._ended = Counter[str]()  # counts of threads that have ended
         self._announced: set[str | None] = set()
         self._nothing = Stack()
         host_probe.start()
@@ -107,8 +107,10 @@ class Core:
     def totals(self) -> dict[str, int]:
         """Count the written events of all threads."""
         with self._lock:
-            stacks = self._all_stacks()
-            return {name: self._ended[name] + sum(getattr(stack, name) for stack in stacks) for name in COUNTS}
+            found = self._ended.copy()
+            for stack in self._all_stacks():
+                found.update(stack.counts())
+        return {name: found[name] for name in COUNTS}
 
     def _open_ranges(self, *, with_daemons: bool) -> list[str]:
         """Labels of the open ranges of all threads, outermost first, except those begun before a fork."""
@@ -131,11 +133,12 @@ class Core:
             self._threads += 1
             kept = []
             for other in self._stacks:
-                if other.thread.is_alive() or any(stack.node is not stack.root for stack in (other, *other.lanes)):
+                stacks = (other, *other.lanes)
+                if other.thread.is_alive() or any(stack.node is not stack.root for stack in stacks):
                     kept.append(other)
                     continue
-                for name in COUNTS:
-                    self._ended[name] += sum(getattr(stack, name) for stack in (other, *other.lanes))
+                for stack in stacks:
+                    self._ended.update(stack.counts())
             self._stacks = [*kept, own]
         return own
 
@@ -161,7 +164,7 @@ class Core:
         """Start anew in a forked child, which has only the thread that forked."""
         self._lock = threading.RLock()
         self._stacks = [self._local.stack]
-        self._threads, self._ended, self._announced = 1, dict.fromkeys(COUNTS, 0), set()
+        self._threads, self._ended, self._announced = 1, Counter(), set()
         for stack in self._all_stacks():
             stack.begin_in_child()
         if self._timer is not None:
@@ -183,7 +186,7 @@ class Core:
         node.category = conventions.category_name(self.name, category, stack.lane)
         self.connect(stack, node)
         if is_batch:
-            startup.note("batch")
+            journal.note_first("batch")
         stack.prepared += 1
         if stack.prepared > MOST_KEPT:
             stack.forget_prepared()
@@ -276,20 +279,21 @@ class Core:
 
         The wait is marked, and is excluded from the enclosing ranges.
         """
-        around, start = stack.open_ranges(), self._barrier
+        start, is_inner = self._barrier, stack.is_in_batch
         if self._capture is not None and self._capture.begins(stack):
             self._announced.clear()
             for domain, sink in stack.sinks.items():
                 self._announce(stack, domain, sink)
-            self._capture.open(stack)
-        if self._windows is not None and not any(outer.is_batch for outer in around):
+            stack.push_again()
+        if self._windows is not None and not is_inner:
             self._windows.before_batch(self, stack)
-        if start is None or start.is_open or any(outer.is_batch for outer in around):
+        if start is None or start.is_open or is_inner:
             awaits = start is not None and not start.is_open
             records = self._windows is not None and self._windows.current is not None
             self._holds_batches = self._capture is not None or awaits or records
             return
-        loop = "/".join([self.name, *(outer.message for outer in reversed(around)), str(message)])
+        around = (outer.message for outer in reversed(stack.open_ranges()))
+        loop = "/".join([self.name, *around, str(message)])
         if start.is_first_measured(loop):
             waited_ns = start.wait(loop)
             sink = self._sink_of(stack, self.domain)
@@ -313,12 +317,7 @@ class Core:
         self._end(stack, checked_items(items, node), delete, shared)
 
     def _end(
-        self,
-        stack: Stack,
-        items: int | None = None,
-        delete: bool = False,
-        shared: bool = False,
-        failed: bool = False,
+        self, stack: Stack, items: int | None = None, delete: bool = False, shared: bool = False, failed: bool = False
     ) -> None:
         """Write the marks of the innermost range, and end it."""
         node, sink = stack.node, stack.node.sink

@@ -13,23 +13,21 @@ from pathlib import Path
 from typing import Any
 
 OFF = ("", "0", "false", "no", "off")
-_ON_VARIABLES = """
+_ON = """
     CUDA_LAUNCH_BLOCKING CUDA_CACHE_DISABLE CUDA_FORCE_PTX_JIT CUDNN_LOGINFO_DBG CUBLAS_LOGINFO_DBG
     PYTORCH_NO_CUDA_MEMORY_CACHING TORCH_COMPILE_DISABLE TORCHDYNAMO_DISABLE TORCH_COMPILE_DEBUG
     TORCHINDUCTOR_FORCE_DISABLE_CACHES TORCH_NCCL_BLOCKING_WAIT TRITON_INTERPRET TRITON_ALWAYS_COMPILE TRITON_DEBUG
     MKL_VERBOSE ONEDNN_VERBOSE DNNL_VERBOSE PYTHONASYNCIODEBUG MALLOC_PERTURB_
 """
-ON_VARIABLES = tuple(_ON_VARIABLES.split())
-"""Environment variables that slow a process down unless their value is in `OFF`."""
-
-VARIABLES = {
+VARIABLES: dict[str, str | None] = {
+    **dict.fromkeys(_ON.split()),
     "NVIDIA_TF32_OVERRIDE": "0",
     "PYTORCH_JIT": "0",
     "TF_ENABLE_ONEDNN_OPTS": "0",
     "PYTHONMALLOC": "debug",
     "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
 }
-"""Environment variables that slow a process down with this value."""
+"""Environment variables that slow a process down with this value, or (None) unless their value is in `OFF`."""
 
 PRELOADED = ("memray", "heaptrack", "libmemusage", "vgpreload", "libasan", "libtsan", "libubsan")
 """Memory tracers and sanitizers, by part of their name in LD_PRELOAD."""
@@ -42,15 +40,11 @@ def found() -> list[str]:
         with suppress(Exception):  # missing in this version or build of Python or PyTorch
             if value := read():
                 names.append(name if value is True else f"{name} ({value})")
-    return names + _variables()
-
-
-def _variables() -> list[str]:
-    given = {name: os.environ.get(name, "") for name in (*ON_VARIABLES, *VARIABLES)}
-    on = [name for name in ON_VARIABLES if given[name].lower() not in OFF]
-    return [
-        f"{name}={given[name]}" for name in [*on, *(name for name, slow in VARIABLES.items() if given[name] == slow)]
-    ]
+    for name, slow in VARIABLES.items():
+        value = os.environ.get(name, "")
+        if value == slow or (slow is None and value.lower() not in OFF):
+            names.append(f"{name}={value}")
+    return names
 
 
 def _named(function: Any) -> str | None:

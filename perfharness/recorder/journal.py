@@ -15,17 +15,17 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from threading import RLock
-from time import monotonic, time_ns
+from threading import RLock, get_native_id
+from time import monotonic, perf_counter_ns, time_ns
 from typing import Any
 
 from perfharness import compiled_code
 from perfharness.boot import ranks
 from perfharness.model import environment
-from perfharness.model.conventions import printable
-from perfharness.recorder import barrier, instruments, startup
+from perfharness.model.conventions import STARTUP_DOMAIN, printable
+from perfharness.recorder import barrier, instruments
 from perfharness.recorder.events import flush_nsys
 from perfharness.recorder.names import checked_name
 from perfharness.secrets import MASK, is_secret, mask_arguments, mask_text
@@ -155,7 +155,7 @@ class Journal:
             "ended": ended if self._exception is None else "exception",
             "exception": self._exception,
             "instruments": list(self._instruments),
-            "startup": startup.to_json(),
+            "startup": _startup(),
             "compiled_ranges": sorted(compiled_code.ranges),
             "start_barrier": None if start_barrier is None else start_barrier.waits,
             "recorders": [*self._earlier, *recorders],
@@ -203,6 +203,26 @@ def leave_rank() -> None:
         active()
 
 
+# ---- start-up times, in UTC nanoseconds ----
+
+_pid = os.getpid()
+_first: dict[str, int] = {}
+_startup_ranges: list[dict[str, Any]] = []
+
+
+def note_first(moment: str) -> None:
+    """Note the time of the first `recorder` or `batch`."""
+    _first.setdefault(moment, time_ns())
+
+
+def _startup() -> dict[str, Any] | None:
+    """First recorder, first batch and ranges of the start-up; None in a forked child."""
+    if _pid != os.getpid():
+        return None
+    moments = {f"first_{moment}_unix_ns": _first.get(moment) for moment in ("recorder", "batch")}
+    return {**moments, "ranges": _startup_ranges}
+
+
 def startup_range(name: str) -> contextlib._GeneratorContextManager[None]:
     """Time a part of the start-up, as a `with` block or a decorator.
 
@@ -210,7 +230,27 @@ def startup_range(name: str) -> contextlib._GeneratorContextManager[None]:
     `cuda_context`. Elsewhere it is a plain NVTX range.
     """
     active()
-    return startup.timed_range(checked_name("start-up range", name))
+    return _timed(checked_name("start-up range", name))
+
+
+@contextlib.contextmanager
+def _timed(name: str) -> Iterator[None]:
+    annotation: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+    with contextlib.suppress(ImportError):  # the recorder warns about it
+        import nvtx
+
+        annotation = nvtx.annotate(name, domain=STARTUP_DOMAIN)
+    entry = {"name": name, "begin_unix_ns": time_ns(), "thread": get_native_id(), "failed": True}
+    begin_ns = perf_counter_ns()
+    try:
+        with annotation:
+            yield
+        entry["failed"] = False
+    finally:
+        _startup_ranges.append({**entry, "duration_ns": perf_counter_ns() - begin_ns})
+
+
+# ---- arguments ----
 
 
 def arguments_to_json(args: object) -> dict[str, Any]:

@@ -1,21 +1,88 @@
-"""The open ranges of a thread or an asyncio task: a node in the tree of its paths."""
+"""Paths of ranges, prepared once for all their events, and the open ranges of a thread or an asyncio task."""
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections import Counter
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import cache
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, cast
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, cast
 
 from perfharness import host_probe
 from perfharness.recorder.cpu_marks import CpuMarks
-from perfharness.recorder.ranges import Range
 
 if TYPE_CHECKING:
     from perfharness.recorder.events import Sink
 
 COUNTS = ("ranges", "batches", "items", "deleted_ranges", "failed_batches")
 """Counts of written events; a complete trace has at least as many."""
+
+
+@dataclass(eq=False, slots=True)
+class Range:
+    """A path on a stack; open at most once at a time.
+
+    Attributes:
+        owner: the block that closes it, or None.
+        is_plain: `pop_range` without arguments needs no checks.
+        is_inherited: begun before a fork; its events and counts belong to the parent process.
+        children, batches: ranges inside it, by key or by the owning block.
+        begin_ns: time of its begin, if it is timed.
+        times: its durations, for metrics; None if they are off.
+        push, pop, attributes, write_items: calls of the sink and their arguments; None if nothing records.
+        is_active: whether push, pop or times is set.
+    """
+
+    parent: Range
+    message: str
+    domain: str | None = None
+    color: int = 0
+    owner: object = None
+    is_batch: bool = False
+    is_plain: bool = False
+    is_inherited: bool = False
+    category: str = ""
+    index: int = 0
+    items: int | None = None
+    is_deleted: bool = False
+    begin_ns: int = 0
+    times: list[int] | None = None
+    is_active: bool = False
+    children: dict[Any, Range] = field(default_factory=dict)
+    batches: dict[Any, Range] = field(default_factory=dict)
+    sink: Sink | None = None
+    push: Callable[[Any], object] | None = None
+    pop: Callable[[], object] | None = None
+    attributes: Any = None
+    write_items: Callable[[int], object] | None = None
+
+    def begin(self) -> None:
+        """Write and time its begin."""
+        if self.is_active:
+            if self.push is not None:
+                self.push(self.attributes)
+            if self.times is not None:
+                self.begin_ns = perf_counter_ns()
+
+    def end(self) -> None:
+        """Write and time its end."""
+        if self.is_active:
+            if self.times is not None:
+                self.times.append(perf_counter_ns() - self.begin_ns)
+            if self.pop is not None:
+                self.pop()
+
+    @property
+    def label(self) -> str:
+        """Name of the open range: `batch_3`, `stage`."""
+        return f"{self.message}_{self.index}" if self.is_batch else self.message
+
+    def __str__(self) -> str:
+        return f"{'batch' if self.is_batch else 'range'} {self.label!r}"
 
 
 def _root() -> Range:
@@ -54,6 +121,15 @@ class Stack:
     def __post_init__(self) -> None:
         self.node = self.root
 
+    @property
+    def is_in_batch(self) -> bool:
+        """Whether a batch is open."""
+        return any(node.is_batch for node in self.open_ranges())
+
+    def counts(self) -> Counter[str]:
+        """Return `COUNTS`."""
+        return Counter({name: getattr(self, name) for name in COUNTS})
+
     def open_ranges(self) -> list[Range]:
         """List the open ranges, innermost first."""
         found, node = [], self.node
@@ -61,6 +137,12 @@ class Stack:
             found.append(node)
             node = node.parent
         return found
+
+    def push_again(self) -> None:
+        """Write the begins of the open ranges, outermost first."""
+        for node in reversed(self.open_ranges()):
+            if node.sink is not None:
+                node.sink.push(node.attributes)
 
     def take_lane(self, task: object, recorder: str) -> Stack:
         """Give a task the first free lane, or a new one."""
@@ -94,3 +176,20 @@ class Stack:
             node.push = node.pop = node.sink = node.times = None
             node.is_active = False
             node.is_inherited = True
+
+
+@cache
+def follow_asyncio() -> tuple[Collection[object], Callable[[], object | None]]:
+    """Import asyncio (30 to 100 ms).
+
+    Returns a collection that is true while any thread runs a task, and a function that returns the running task, or
+    None in plain code and callbacks of the loop. Until Python 3.13 the collection is asyncio's table of running tasks:
+    its truth value takes a tenth of the time of a look-up. Later versions hide the table; there it is always true.
+    """
+    import asyncio
+
+    get_loop: Callable[[], Any] = asyncio._get_running_loop
+    if sys.version_info >= (3, 14):
+        return ("perhaps",), lambda: None if get_loop() is None else asyncio.current_task()
+    task_of_loop: dict[Any, object] = asyncio.tasks._current_tasks  # type: ignore[attr-defined]
+    return task_of_loop, lambda: task_of_loop.get(get_loop())

@@ -27,9 +27,11 @@ import sys
 import threading
 import time
 import warnings
+from collections import Counter, defaultdict
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from perfharness.boot import ranks
 from perfharness.distribution import VERSION
@@ -41,8 +43,8 @@ from perfharness.tracer import cupti
 from perfharness.tracer.session import Session
 
 if TYPE_CHECKING:
-    from perfharness.recorder.ranges import Range
-    from perfharness.recorder.stacks import Stack
+    from perfharness.recorder.core import Core
+    from perfharness.recorder.stacks import Range, Stack
     from perfharness.tracer.gpu import GpuTrace
     from perfharness.tracer.range_log import RangeLog
 
@@ -55,17 +57,6 @@ SEND_S = 5.0
 MAX_REQUEST_BYTES = 1 << 16
 CREDENTIALS = struct.Struct("3i")
 """Process, user and group of the caller (SO_PEERCRED)."""
-
-
-class Core(Protocol):
-    """The recorder, as windows use it."""
-
-    def begin_window(self) -> None:
-        """Call `Windows.before_batch` from now on."""
-
-    def connect(self, stack: Stack, node: Range) -> None:
-        """Give a range the calls of its stack's current output."""
-
 
 CUDA_UNUSED = "CUDA was not in use when the window began"
 
@@ -83,42 +74,33 @@ def user_of(connection: socket.socket) -> int:
 
 
 class Window(Journal):
-    """A window: its tracer session, counts and `recorder.json`.
-
-    Args:
-        folder: output folder.
-        file_name: name of the journal.
-        batches: requested number.
-        recorders: arguments by recorder of the process.
-    """
+    """A window: its tracer session, counts and `recorder.json` (`file_name`); `recorders` with their arguments."""
 
     def __init__(self, folder: Path, file_name: str, batches: int, recorders: dict[Any, dict[str, Any]]) -> None:
         super().__init__(folder)
         self._path, self.is_claimed, self._recorders = folder / file_name, True, recorders
-        self.session = Session(str(folder), _write_trace, is_window=True)
+        self.session = Session(str(folder), is_window=True)
         self.lock = threading.Lock()
         self.wanted, self.begun, self.ended = batches, 0, 0
         self.until_ns = 0
         self.is_closed = False
-        self._counted: dict[Core, dict[str, int]] = {}
+        self._counted: defaultdict[Core, Counter[str]] = defaultdict(Counter)
 
     @property
     def is_full(self) -> bool:
         """Whether the last batch has ended."""
         return self.ended >= self.wanted
 
-    def count(self, core: Core, added: dict[str, int]) -> None:
+    def count(self, core: Core, added: Counter[str]) -> None:
         """Add the counts up to the end of a batch, with the lock held."""
-        counted = self._counted.setdefault(core, dict.fromkeys(COUNTS, 0))
-        for name, value in added.items():
-            counted[name] += value
+        self._counted[core].update(added)
         self.ended += 1
         if self.is_full:
             self.until_ns = time.perf_counter_ns()
 
     def counts_of(self, recorder: Any) -> dict[str, Any]:
         """Return the counts of a recorder in the window."""
-        counted = self._counted.get(recorder, dict.fromkeys(COUNTS, 0))
+        counted = {name: self._counted[recorder][name] for name in COUNTS}
         return {**recorder.counts(), **counted, "finalized": self.is_closed, "open_ranges": []}
 
     def close(self) -> None:
@@ -132,11 +114,7 @@ class Window(Journal):
 
 
 class Windows:
-    """The windows of this process.
-
-    Attributes:
-        current: the open one.
-    """
+    """The windows of this process. `current`: the open one."""
 
     def __init__(self) -> None:
         self.current: Window | None = None
@@ -176,23 +154,23 @@ class Windows:
     def after_batch(self, core: Core, stack: Stack) -> None:
         """Count a batch that is not inside another."""
         inside = self._inside.get(stack)
-        if inside is None or any(node.is_batch for node in stack.open_ranges()):
+        if inside is None or stack.is_in_batch:
             return
         window = inside.window
         with window.lock:
             if not window.is_closed:
-                window.count(core, inside.counted(stack))
+                counted, inside.counted = inside.counted, stack.counts()
+                window.count(core, inside.counted - counted)
         window.write_now_and_then()
 
     def _enter(self, core: Core, stack: Stack, window: Window) -> None:
         around = stack.open_ranges()
         stack.forget_prepared()
         stack.sinks = {}
-        self._inside[stack] = _Inside(core, window, around, stack)
-        for node in reversed(around):
+        self._inside[stack] = _Inside(core, window, around, stack.counts())
+        for node in around:
             core.connect(stack, node)
-            if node.sink is not None:
-                node.sink.push(node.attributes)
+        stack.push_again()
 
     def _leave(self, stack: Stack) -> None:
         """Take the calls back, for open ranges only if they began before the window."""
@@ -293,24 +271,14 @@ class Windows:
             self._gpu.pool.release()
 
 
+@dataclass
 class _Inside:
-    """A stack in a window, with the ranges that were open when it joined."""
+    """A stack in a window: the ranges that were open when it joined, and its counts at the last batch."""
 
-    def __init__(self, core: Core, window: Window, around: list[Range], stack: Stack) -> None:
-        self.core, self.window, self.around = core, window, around
-        self._before = {name: getattr(stack, name) for name in COUNTS}
-
-    def counted(self, stack: Stack) -> dict[str, int]:
-        """Return the counts since the last call."""
-        now = {name: getattr(stack, name) for name in COUNTS}
-        before, self._before = self._before, now
-        return {name: now[name] - before[name] for name in COUNTS}
-
-
-def _write_trace(session: Session) -> None:
-    from perfharness.tracer.output import write_trace  # needs NumPy, which a process without CUDA may lack
-
-    write_trace(session)
+    core: Core
+    window: Window
+    around: list[Range]
+    counted: Counter[str]
 
 
 def _bound_socket() -> socket.socket:

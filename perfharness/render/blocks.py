@@ -90,10 +90,20 @@ Columns = Sequence[tuple[Column, Callable[[Entry], Cell]]]
 """Columns, each with a function from an entry to its cell."""
 
 
-def table_of(name: str, columns: Columns[Entry], entries: Iterable[Entry], note: str = "") -> Table:
-    """Make a table with one row per entry."""
+def table_of(
+    name: str,
+    columns: Columns[Entry],
+    entries: Iterable[Entry],
+    note: str = "",
+    names: Iterable[str] | None = None,
+    heading: str = "stage",
+) -> Table:
+    """Make a table with one row per entry; `names` are its first column."""
     rows = [[cell(one) for _, cell in columns] for one in entries]
-    return Table(name, [column for column, _ in columns], rows, note)
+    shown = [column for column, _ in columns]
+    if names is None:
+        return Table(name, shown, rows, note)
+    return Table(name, [Column(heading), *shown], [[first, *row] for first, row in zip(names, rows, strict=True)], note)
 
 
 @dataclass(frozen=True)
@@ -158,6 +168,21 @@ class Section:
 
 
 Block = Table | Paragraph | Items | Figures | Chart | Details | Section
+
+
+def filled(sections: Iterable[Section]) -> list[Section]:
+    """Sections without the empty ones."""
+    return [section for section in sections if section.blocks or section.sections]
+
+
+def facts(name: str, rows: Sequence[Sequence[Cell]], first: str = "what") -> Table:
+    """Table of names and values."""
+    return Table(name, [Column(first), Column("value")], rows)
+
+
+def omitted(count: int, text: str) -> list[Paragraph]:
+    """Note on entries that are not shown, or nothing if `count` is 0 or less."""
+    return [Paragraph(f"{count} {text}", "note")] if count > 0 else []
 
 
 @dataclass(frozen=True)

@@ -12,18 +12,7 @@ from rich.segment import Segment
 from rich.table import Table as Grid
 from rich.text import Text
 
-from perfharness.render.blocks import (
-    Block,
-    Figures,
-    Items,
-    Line,
-    Paragraph,
-    Section,
-    Span,
-    Style,
-    Table,
-    spans,
-)
+from perfharness.render.blocks import Block, Figures, Items, Line, Paragraph, Section, Span, Style, Table, spans
 from perfharness.render.markdown import blocks_as_markdown
 from perfharness.render.text import safe, safe_line
 
@@ -34,7 +23,6 @@ ANY_WIDTH = 100_000
 """Width of output that is not a terminal."""
 
 STYLES: dict[Style, str] = {"good": "green", "warning": "yellow", "error": "bold red"}
-"""Rich's names of styles."""
 
 PARAGRAPHS: dict[str, str] = {"plain": "", "note": "dim", "warning": "yellow", "error": "bold red"}
 
@@ -92,7 +80,6 @@ def _text(line: Line) -> Text:
 
 
 def _print_items(console: rich.console.Console, items: Items) -> None:
-    """Print entries with hanging indents."""
     for number, entry in enumerate(items.lines(), 1):
         mark = f"{number}." if items.numbered else "-"
         lines = [_text(line) for line in entry]

@@ -13,20 +13,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
+
 from perfharness.errors import ResultError
 from perfharness.files import replacing
-from perfharness.render.blocks import (
-    Block,
-    Cell,
-    Chart,
-    Column,
-    Document,
-    cell_text,
-    kind_of,
-    plain,
-    spans,
-    walk,
-)
+from perfharness.render.blocks import Block, Cell, Chart, Column, Document, cell_text, kind_of, plain, spans, walk
 from perfharness.render.text import safe, safe_line
 
 if TYPE_CHECKING:
@@ -69,9 +60,9 @@ def html_page(document: Document) -> str:
     page = _environment().get_template("page.html.jinja")
     made: str = page.render(
         document=document,
-        style=_trusted((TEMPLATES / "style.css").read_text(encoding="utf-8")),
+        style=Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),
         library=packed,
-        script=_trusted(script),
+        script=Markup(script),
         script_hashes=" ".join(_hash(one) for one in ([library, script] if has_charts else [script])),
         max_rows=MAX_ROWS,
     )
@@ -134,13 +125,6 @@ def _environment() -> Any:
     return made
 
 
-def _trusted(text: str) -> Any:
-    """Mark text of this package as safe HTML."""
-    import markupsafe
-
-    return markupsafe.Markup(text)
-
-
 def _indent(cell: Cell) -> int:
     """Indent of a text, in levels of two blanks."""
     text = plain(cell) if isinstance(cell, str | tuple) else ""
@@ -155,13 +139,6 @@ def _percent(cell: Cell, column: Column) -> str:
 
 
 def _markup(line: Any) -> Any:
-    """Line as HTML with styles."""
-    import markupsafe
-
-    parts = [
-        markupsafe.Markup('<span class="{}">{}</span>').format(one.style, safe(one.text))
-        if one.style
-        else safe(one.text)
-        for one in spans(line)
-    ]
-    return markupsafe.Markup("").join(parts)
+    styled = Markup('<span class="{}">{}</span>')
+    parts = (styled.format(one.style, safe(one.text)) if one.style else safe(one.text) for one in spans(line))
+    return Markup("").join(parts)

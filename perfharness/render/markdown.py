@@ -7,18 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from perfharness.render.blocks import (
-    Block,
-    Details,
-    Document,
-    Figures,
-    Items,
-    Line,
-    Paragraph,
-    Section,
-    Table,
-    plain,
-)
+from perfharness.render.blocks import Block, Details, Document, Figures, Items, Line, Paragraph, Section, Table, plain
 from perfharness.render.text import safe, safe_line
 
 SPECIAL = re.compile(r"(`[^`|\n]+`)|[\\`*\[\]<|~&$]|(?<!-)>|(?<!\w)_|_(?!\w)")

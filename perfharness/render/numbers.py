@@ -77,6 +77,11 @@ def size(count: float | None) -> str:
     return f"{count:.0f} {unit}" if unit == "B" else f"{count:.4g} {unit}"
 
 
+def scaled(value: float | None, unit: float) -> float | None:
+    """Value in another unit."""
+    return None if value is None else value / unit
+
+
 def change(ratio: float | None, digits: int = 1) -> str:
     """Ratio as a signed change in percent."""
     return NOT_MEASURED if ratio is None else f"{100 * (ratio - 1):+.{digits}f} %"

@@ -145,13 +145,9 @@ def analyze_runs(located: Located, read_as: ReadAs = AS_LAUNCHED, *, write: bool
 
 
 def join_parts(located: Sequence[Located], output_dir: Path, read_as: ReadAs = AS_LAUNCHED) -> AnalyzedRuns:
-    """Join the runs of nodes of one launch in another folder.
+    """Join the runs of nodes of one launch in another folder. Raises `UsageError`, `ResultError`.
 
     The given folders stay unchanged, but missing traces of a killed launcher are made in them.
-
-    Raises:
-        UsageError: a run is not of a node, or the runs do not belong together.
-        ResultError: a run cannot be read.
     """
     from perfharness.cluster.join import Part, join  # rarely needed
 

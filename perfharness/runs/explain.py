@@ -35,16 +35,10 @@ def usable_processes(measured: RunManifest, explaining: RunManifest) -> set[str]
 
 
 def explaining_findings(measured: RunManifest, explaining: RunManifest, explained: Collection[str]) -> list[Finding]:
-    """Report processes without a profile, and findings of the launcher in this pass only.
-
-    Args:
-        explained: folders of processes with a profile.
-    """
+    """Report processes that are not in `explained`, and findings of the launcher in this pass only."""
     ends = {process.folder: process for process in explaining.measured_processes}
-    lost = {
-        process.folder: _reason(ends.get(process.folder)) for process in measured.measured_processes if process.trace
-    }
-    missing = [f"{folder} {reason}" for folder, reason in lost.items() if folder not in explained]
+    traced = [one.folder for one in measured.measured_processes if one.trace]
+    missing = [f"{folder} {_reason(ends.get(folder))}" for folder in traced if folder not in explained]
     failed = [explaining_pass_failed("; ".join(missing))] if missing else []
     known = {finding.code for finding in measured.findings}
     only_here = [

@@ -112,12 +112,10 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True)
 class Value:
-    """Measured value of a figure.
+    """Measured value of a figure, with its 95 % interval; `reason` tells why it is missing or doubtful.
 
     Args:
-        low, high: 95 % interval.
         count: number of batches, iterations or answers.
-        reason: why the value is missing or doubtful.
     """
 
     value: float | None
@@ -151,8 +149,8 @@ def find_stage(name: str, paths: Sequence[Path], where: str) -> Path:
 def stage_entries(tree: Mapping[str, Any], around: Path = ()) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Paths and entries of all stages and batches of a tree, in order."""
     for key, value in tree.items():
-        if key in RESERVED_KEYS or not isinstance(value, dict):
-            continue
+        if not isinstance(value, dict) or (around and key in RESERVED_KEYS):
+            continue  # only recorders, at the top, have any name
         path = (*around, key)
         if any(time in value for time in TIMES):
             yield path, value
@@ -187,15 +185,10 @@ Figures = dict[str, float | None]
 
 def stage_figures(mean: Tree) -> dict[str, Figures]:
     """Means and percentiles of all times of each stage in `benchmark_mean.json`, by path as text."""
-    return {
-        path_text(path): dict(_times_of(entry)) for path, entry in stage_entries(mean.get("stats_minus_warmup") or {})
-    }
-
-
-def _times_of(entry: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
-    for time in TIMES:
-        for key in (time, f"{time}{PER_ITEM}"):
-            if isinstance(found := entry.get(key), dict):
-                yield key, found.get("mean")
-        if isinstance(found := entry.get(time), dict):
-            yield from ((f"{time}_{name}", found.get(name)) for name in QUANTILES)
+    stages: dict[str, Figures] = {}
+    for path, entry in stage_entries(mean.get("stats_minus_warmup") or {}):
+        measured = {key: found for key, found in entry.items() if key.removesuffix(PER_ITEM) in TIMES}
+        stages[path_text(path)] = {key: found.get("mean") for key, found in measured.items()} | {
+            f"{time}_{name}": measured[time].get(name) for time in TIMES if time in measured for name in QUANTILES
+        }
+    return stages

@@ -11,8 +11,9 @@ from perfharness.analysis.diagnosis.gpu.workload import OtherProcesses, busy_lin
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.gpus import find_gpus
 from perfharness.errors import TraceError
+from perfharness.model.columns import Int64
 from perfharness.model.manifest import ProcessRecord, RunManifest
-from perfharness.model.trace import Int64, Trace
+from perfharness.model.trace import Trace
 from perfharness.runs.files.process_traces import TraceSource
 
 
@@ -71,8 +72,8 @@ class GpuSharing:
 
     def _of(self, process: ProcessRecord, uuid: str) -> GpuWork | str:
         key, source = (process.folder, uuid), self._traces[process.folder]
-        if key not in self._work and source.path is None:
-            self._work[key] = f"{process.folder} left no trace"
+        if source.path is None:
+            return f"{process.folder} left no trace"
         if key not in self._work:
             try:
                 self._work[key] = _work_on(process, uuid, source.open(with_details=False))

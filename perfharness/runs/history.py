@@ -37,9 +37,6 @@ VERSION = 1
 PATIENCE_S = 10
 """Longest wait for another writer."""
 
-LISTED = 5
-"""Most names in a message."""
-
 ADVISORY_LOCK = 7_236_511_902_448_016
 """Number of our lock in PostgreSQL for creating the tables."""
 
@@ -161,11 +158,7 @@ def _suite_id(launch: LaunchFigures) -> str:
 def _exit_code(folder: Path, launch: LaunchFigures, test: LoadTest | None) -> int:
     if test is not None and test.exit_code:
         return test.exit_code
-    manifest = read_manifest(folder)
-    has_trace = manifest.tracer.kind != "none"
-    if any(one.ended != "ok" or (has_trace and not one.left_traces) for one in manifest.processes):
-        return 1
-    return 3 if launch.errors else 0
+    return 1 if not read_manifest(folder).all_processes_well else 3 if launch.errors else 0
 
 
 # ---- the database ----
@@ -218,20 +211,20 @@ class History:
         """Runs, newest first."""
         statement = _of_script(sa.select(run), script).order_by(run.c.created.desc(), run.c.id.desc()).limit(limit)
         with self._transaction() as connection:
-            return _rows(connection.execute(statement))
+            return _rows(connection, statement)
 
     def entry(self, name: str) -> Entry:
         """Run with its numbers, by its id or a unique part of it."""
         with self._transaction() as connection:
             found = self._find(connection, name)
             of_run = (sa.select(table).where(table.c.run == found["id"]) for table in (figure, promise))
-            return Entry(found, *([dict(row) for row in connection.execute(one).mappings()] for one in of_run))
+            return Entry(found, *(_rows(connection, one) for one in of_run))
 
     def values(self, stage: str, metric: str) -> dict[str, Row]:
         """Value and interval of a metric, by run."""
         statement = sa.select(figure).where(figure.c.stage == stage, figure.c.metric == metric)
         with self._transaction() as connection:
-            return {row["run"]: row for row in _rows(connection.execute(statement))}
+            return {row["run"]: row for row in _rows(connection, statement)}
 
     def measured(self, runs: Sequence[str]) -> set[tuple[str, str]]:
         """Stages and metrics of these runs."""
@@ -254,11 +247,11 @@ class History:
         statement = sa.select(run, figure).join(figure, run.c.id == figure.c.run).where(figure.c.metric == metric)
         statement = _of_script(statement, script).order_by(run.c.created, run.c.id)
         with self._transaction() as connection:
-            found = [dict(row) for row in connection.execute(statement.where(is_stage)).mappings()]
+            found = _rows(connection, statement.where(is_stage))
             if not found:
                 stages = set(connection.execute(sa.select(figure.c.stage).where(figure.c.metric == metric)).scalars())
                 metrics = set(connection.execute(sa.select(figure.c.metric)).scalars())
-                few = listed(sorted(stages), LISTED)
+                few = listed(sorted(stages), most=5)
                 there = f"stages with it: {few}" if stages else f"metrics: {', '.join(sorted(metrics))}"
                 raise HistoryError(f"the history {self.place} has no {metric} of {stage or 'a run'}; {there}")
         paths = {row["stage"] for row in found}
@@ -271,12 +264,12 @@ class History:
 
     def _find(self, connection: sa.Connection, name: str) -> Row:
         of_part = sa.select(run).where(run.c.id.contains(name, autoescape=True))
-        rows = [dict(row) for row in connection.execute(of_part).mappings()]
+        rows = _rows(connection, of_part)
         rows = [row for row in rows if row["id"] == name] or rows
         if not rows:
             raise HistoryError(f"the history {self.place} has no run {name}; perfharness history lists them")
         if len(rows) > 1:
-            few = listed(sorted(row["id"] for row in rows), LISTED)
+            few = listed(sorted(row["id"] for row in rows), most=5)
             raise HistoryError(f"{name} matches {len(rows)} runs: {few}")
         return rows[0]
 
@@ -318,11 +311,14 @@ class History:
             ) from error
         except (SQLAlchemyError, OSError) as error:
             why = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
-            raise HistoryError(f"the history {self.place} cannot be used: {why}") from error
+            raise HistoryError(
+                f"the history {self.place} cannot be used: {why}; name a file or postgresql://…"
+            ) from error
 
 
-def _rows(result: sa.CursorResult[Any]) -> list[Row]:
+def _rows(connection: sa.Connection, statement: sa.Select[Any]) -> list[Row]:
     """All rows; `mappings()` takes four times as long."""
+    result = connection.execute(statement)
     names = list(result.keys())
     return [dict(zip(names, row, strict=True)) for row in result]
 
@@ -419,11 +415,6 @@ def record(make: Callable[[], Entry]) -> list[Finding]:
         hint = "The results are complete. Add them later: perfharness history add FOLDER"
         return [Finding("run-not-in-history", Severity.WARNING, what, hint)]
     return []
-
-
-def recorded_launch(name: str) -> LaunchFigures:
-    """Read a launch or suite by its id, as `launch_of`."""
-    return launch_of(History().entry(name).run)
 
 
 def launch_of(found: Row) -> LaunchFigures:

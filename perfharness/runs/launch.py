@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from perfharness.runs.run import Run
 
 ANALYSIS = "perfharness.runs.files.run_folder"
-NICENESS = 10
-"""Niceness of the thread that imports the analysis while processes run."""
-
 Observe = Callable[[LaunchPlan], AbstractContextManager[Observer]]
 """Open an observer for a launch of a series."""
 
@@ -68,9 +65,8 @@ class LaunchResult:
 
     @property
     def all_processes_well(self) -> bool:
-        """Whether all processes ended with 0 and left traces."""
-        wanted = self.manifest.tracer.kind != "none"
-        return all(record.ended == "ok" and (record.left_traces or not wanted) for record in self.manifest.processes)
+        """Whether all processes ended with 0 and left traces, if traced."""
+        return self.manifest.all_processes_well
 
     @property
     def findings(self) -> list[Finding]:
@@ -138,7 +134,7 @@ def launch_on_ray(options: LaunchOptions, command: Sequence[str], observer: Obse
             raise
         with finishing(manifest, stage, interrupts, observer) as run:
             run.replace_manifest(manifest)
-            summary = _analyze(run, observer)
+            summary = _analyze(run.folder, manifest, observer)
             place = run.put_in_place()
     return _result(run, summary, options, place)
 
@@ -152,12 +148,7 @@ def plans_on_ray(options: LaunchOptions, observer: Observer) -> list[str]:
 
 
 def plan_launches(options: Sequence[LaunchOptions]) -> list[LaunchPlan]:
-    """Plan the launches of a series for the current machine.
-
-    Raises:
-        UsageError: options conflict with each other or the machine.
-        LaunchError: something is missing on the machine.
-    """
+    """Plan the launches of a series for the current machine. Raises `UsageError`, `LaunchError`."""
     if len(options) > 1:  # the import must not disturb only the first launch
         import_module(ANALYSIS)
     facts = gather(options[0], os.environ)
@@ -171,15 +162,12 @@ def run_plan(
     conditions: Sequence[Condition] = (),
     complete: Callable[[FinishedRun], None] = lambda run: None,
 ) -> LaunchResult:
-    """Run a plan and analyse its results.
+    """Run a plan and analyse its results. Raises `LaunchError`.
 
     Args:
         command: command line of perfharness, for the manifest.
         conditions: conditions besides those of the options.
         complete: called with the analysed run before it is in place; may write more results into its folder.
-
-    Raises:
-        LaunchError: no process could be started, or results could not be written.
     """
     summary, is_on_ray = None, bool(plan.options.ray)
     with _taking_part(plan, observer) as part:
@@ -195,7 +183,7 @@ def run_plan(
             if part is not None:
                 part.complete(run)
             if not is_on_ray and (part is None or part.meeting is not None):
-                summary = _analyze(run, observer)
+                summary = _analyze(run.folder, run.manifest, observer)
                 complete(run)
             place = run.put_in_place()
         if part is not None and part.meeting is None:
@@ -224,26 +212,24 @@ def _taking_part(plan: LaunchPlan, observer: Observer) -> AbstractContextManager
     return taking_part(plan.options, os.environ, observer.message)
 
 
-def _analyze(run: FinishedRun, observer: Observer) -> RunSummary:
+def _analyze(folder: Path, manifest: RunManifest, observer: Observer) -> RunSummary:
     observer.stage("reading the traces")
     from perfharness.runs.files.run_folder import analyze_run
 
-    return analyze_run(run.folder, run.manifest)
+    return analyze_run(folder, manifest)
 
 
 def _handed_over(part: NodePart, run: FinishedRun, place: Path, observer: Observer) -> LaunchResult:
     """Send the results of this node to node 0, or analyse and keep them if node 0 is gone."""
-    from perfharness.runs.files.run_folder import analyze_run
-
     where = part.member.hand_over(place, run.manifest.run_id)
     if where is not None:
         return _left_to(where, run, place)
-    observer.stage("reading the traces")
     message = f"Node 0 is gone ({part.member.lost}); only the results of this node are in {place}."
     hint = f"Join them with other nodes: perfharness analyze NODE_0 {place} -o OUT"
     found = Finding("node-0-lost", Severity.ERROR, message, hint)
     manifest = run.manifest.model_copy(update={"findings": [*run.manifest.findings, found]})
-    return LaunchResult(manifest, place, analyze_run(place, manifest), was_interrupted=run.was_interrupted)
+    summary = _analyze(place, manifest, observer)
+    return LaunchResult(manifest, place, summary, was_interrupted=run.was_interrupted)
 
 
 def _left_to(where: str, run: FinishedRun, place: Path) -> LaunchResult:
@@ -259,7 +245,7 @@ def loading_meanwhile(run: MeasuredRun) -> Iterator[None]:
     """Import the analysis while processes start, because it takes half a second."""
 
     def load() -> None:
-        os.nice(NICENESS)  # on Linux, only of this thread
+        os.nice(10)  # on Linux, only of this thread
         import_module(ANALYSIS)
 
     thread = Thread(target=load, name="perfharness-loading", daemon=True)
@@ -267,9 +253,6 @@ def loading_meanwhile(run: MeasuredRun) -> Iterator[None]:
     yield
     if thread.ident:
         thread.join()
-
-
-EXPLAINING = "profiling pass: running the script again"
 
 
 def _explain(plan: LaunchPlan, run: FinishedRun, command: Sequence[str], observer: Observer) -> list[Finding]:
@@ -281,7 +264,7 @@ def _explain(plan: LaunchPlan, run: FinishedRun, command: Sequence[str], observe
         why = f"{', '.join(bad)} failed in the measured pass" if bad else "the launch was interrupted"
         message = f"Profiling pass skipped: {why}."
         return [Finding("profiling-pass-missing", Severity.WARNING, message)]
-    observer.stage(EXPLAINING)
+    observer.stage("profiling pass: running the script again")
     longest_s = max((one.duration_s for one in run.manifest.processes if one.duration_s), default=None)
     second, folder = explaining_pass(plan, longest_s), run.folder / EXPLAIN_NAME
     try:

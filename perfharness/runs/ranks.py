@@ -43,7 +43,11 @@ class RankComparison:
         work = None if process.rank is None else rank_work(analysis)
         if work is None:
             return
-        offset = _utc(analysis) if self.manifest.nodes else monotonic_offset(analysis.trace)
+        if self.manifest.nodes:
+            utc = analysis.trace.meta.clock
+            offset = None if utc is None else (utc.unix_origin_ns, utc.error_ns)
+        else:
+            offset = monotonic_offset(analysis.trace)
         error_ns = GPU_CLOCK_ERROR_NS if work.kind == "gpu" else 0
         clock = None if offset is None else RankClock(offset[0], offset[1] + error_ns)
         self._seen[process.folder] = work, clock
@@ -75,10 +79,6 @@ class RankComparison:
 
     def _compare(self, processes: list[ProcessRecord]) -> RankGroup:
         sizes = {process.measured_self.world_size for process in processes}
-        world_size = sizes.pop() if len(sizes) == 1 else None
-        return compare_ranks(self._inputs(processes), world_size=world_size, asked=self.parallel)
-
-    def _inputs(self, processes: list[ProcessRecord]) -> list[RankInput]:
         shares_trace = len({process.trace_path(Path()) for process in processes}) == 1
         inputs = []
         for process in processes:
@@ -87,7 +87,7 @@ class RankComparison:
             if shares_trace:
                 clock = RankClock(0, GPU_CLOCK_ERROR_NS if work.kind == "gpu" else 0)
             inputs.append(RankInput(process.folder, rank, work, clock))
-        return inputs
+        return compare_ranks(inputs, world_size=sizes.pop() if len(sizes) == 1 else None, asked=self.parallel)
 
 
 def sharing_of(ranks: RunRanks) -> Sharing:
@@ -111,9 +111,3 @@ def with_ranks(
         one.folder: node.name for one in manifest.measured_processes if (node := manifest.node_of(one)) is not None
     }
     return changed, [finding for group in ranks.groups for finding in rank_findings(group, nodes)]
-
-
-def _utc(analysis: Analysis) -> tuple[int, int] | None:
-    """UTC minus the clock of the trace, and its error; None if unknown."""
-    clock = analysis.trace.meta.clock
-    return None if clock is None else (clock.unix_origin_ns, clock.error_ns)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 from perfharness.distribution import VERSION
@@ -67,7 +68,9 @@ def record(
         targets = [_with_gpus(one, facts.gpus.gpus) for one in targets]
         with noting_interrupts() as interrupts, staging(folder, new_run_id(), say) as stage:
             planned = _manifest(targets, facts, stage.run_id, batches, command)
-            run = Run(stage.path, stage.run_id, _used_gpus(targets, facts), lambda: bool(interrupts))
+            given = {uuid for one in targets for uuid in one.record.given_gpus}
+            gpus = tuple(gpu for gpu in facts.gpus.gpus if gpu.uuid in given)
+            run = Run(stage.path, stage.run_id, gpus, lambda: bool(interrupts))
             try:
                 stage.write_manifest(planned)
                 duration_s = _open(targets, run, batches, timeout_s, telemetry, progress)
@@ -126,11 +129,6 @@ def _with_gpus(target: Target, gpus: Sequence[GpuRecord]) -> Target:
     return Target(target.record.model_copy(update=changes), target.processes)
 
 
-def _used_gpus(targets: Sequence[Target], facts: MachineFacts) -> tuple[GpuRecord, ...]:
-    used = {uuid for one in targets for uuid in one.record.given_gpus}
-    return tuple(gpu for gpu in facts.gpus.gpus if gpu.uuid in used)
-
-
 def _manifest(
     targets: Sequence[Target], facts: MachineFacts, run_id: str, batches: int, command: Sequence[str]
 ) -> RunManifest:
@@ -160,12 +158,12 @@ def _open(
     """Open a window in each process, and wait for their ends; return the duration."""
     conditions: list[Condition] = [machine_load]
     if telemetry:
-        from perfharness_launcher.telemetry import sampled_processes  # imports NumPy
+        from perfharness_launcher.telemetry import sampled  # imports NumPy
 
         followed = [
             FollowedProcess(one.record.folder, one.record.pid or 0, tuple(one.record.given_gpus)) for one in targets
         ]
-        conditions.insert(0, sampled_processes(followed))
+        conditions.insert(0, partial(sampled, running=followed))
     run.enter(conditions)
     begin_s = time.monotonic()
     for one in targets:

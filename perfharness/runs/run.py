@@ -128,6 +128,7 @@ class Process:
         return any(one.runs_batches for one in self._tree)
 
 
+@dataclass(repr=False, eq=False)
 class Run:
     """An opened run, series, process or trace.
 
@@ -137,21 +138,12 @@ class Run:
             begin with the name of the run.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        manifest: RunManifest | None,
-        processes: tuple[Process, ...],
-        launch_findings: list[Finding] | None = None,
-        located: Located | None = None,
-        read_as: ReadAs = AS_LAUNCHED,
-    ) -> None:
-        self.path = path
-        self.manifest = manifest
-        self.processes = processes
-        self._launch_findings = launch_findings or []
-        self._located = located
-        self._read_as = read_as
+    path: Path
+    manifest: RunManifest | None
+    processes: tuple[Process, ...]
+    _launch_findings: Sequence[Finding] = ()
+    _located: Located | None = None
+    _read_as: ReadAs = AS_LAUNCHED
 
     def __repr__(self) -> str:
         return f"<Run {self.path}: {len(self.processes)} process(es)>"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -16,9 +16,9 @@ from perfharness.analysis.slowest import ProcessLoop, Requests, Slowest, pool_lo
 from perfharness.analysis.stages.charts import BatchTimeline
 from perfharness.errors import ResultError
 from perfharness.files import read_model
+from perfharness.model.columns import Int64
 from perfharness.model.load import REQUESTS_NAME, LoadResult
 from perfharness.model.manifest import LOAD_NAME, ProcessRecord, RunManifest
-from perfharness.model.trace import Bool, Int64
 from perfharness.runs.explain import explaining_folder
 from perfharness.runs.telemetry import RunTelemetry
 
@@ -26,12 +26,7 @@ NEEDED = ("id", "intended_ns", "done_ns")
 
 
 class SlowestOfRun:
-    """Collect the slowest requests per loop path of each process while its trace is loaded.
-
-    Args:
-        most: number of requests per loop path.
-        timelines: whether to make timelines of the requests and of typical batches.
-    """
+    """Collect the slowest requests per loop path of each process while its trace is loaded, `most` of each."""
 
     def __init__(self, run_dir: Path, manifest: RunManifest | None, most: int, *, timelines: bool = False) -> None:
         self._run_dir, self._manifest, self._most, self._timelines = run_dir, manifest, most, timelines
@@ -45,7 +40,10 @@ class SlowestOfRun:
         self.has_seen = True
         requests, unknown = _requests(self._run_dir, self._manifest, folder)
         self._notes.update(dict.fromkeys([*self._not_recorded(analysis), *unknown]))
-        throttled = _throttled(self._telemetry, record, analysis)
+        throttled, utc = None, analysis.trace.meta.session_start_unix_ns
+        throttling = self._telemetry.throttling(record) if self._telemetry and record else None
+        if throttling is not None and utc is not None:
+            throttled = throttling.touched(utc + analysis.stages.start_ns, utc + analysis.stages.end_ns)
         self._found += slowest_of_process(analysis, name, self._most, requests, throttled, timelines=self._timelines)
 
     def result(self) -> tuple[Slowest, list[list[BatchTimeline]]]:
@@ -63,17 +61,6 @@ class SlowestOfRun:
             yield f"GPU work, which was not traced: {meta.gpu_coverage_reason}"
         if meta.gpu_coverage == "traced" and not meta.has_all_calls:
             yield "CUDA calls that only wait; they are unknown time while GPU work runs"
-
-
-def _throttled(
-    telemetry: RunTelemetry | None, record: ProcessRecord | None, analysis: Analysis
-) -> Mapping[str, Bool] | None:
-    utc = analysis.trace.meta.session_start_unix_ns
-    if telemetry is None or record is None or utc is None:
-        return None
-    throttling = telemetry.throttling(record)
-    stages = analysis.stages
-    return None if throttling is None else throttling.touched(utc + stages.start_ns, utc + stages.end_ns)
 
 
 def _requests(run_dir: Path, manifest: RunManifest | None, folder: Path) -> tuple[Requests | None, list[str]]:
@@ -102,10 +89,7 @@ def _warmup_phases(run_dir: Path) -> frozenset[str]:
 
 
 def read_requests(path: Path, warmup_phases: Collection[str] = ()) -> tuple[Requests, list[str]]:
-    """Requests with a known latency, and sentences about the others.
-
-    Raises `ResultError` if required columns are missing or not integers.
-    """
+    """Requests with a known latency, and sentences about the others. Raises `ResultError`."""
     table = pq.read_table(path)
     missing = [name for name in NEEDED if name not in table.column_names]
     if missing:
@@ -114,8 +98,8 @@ def read_requests(path: Path, warmup_phases: Collection[str] = ()) -> tuple[Requ
         if not pa.types.is_integer(table.schema.field(name).type):
             raise ResultError(f"column {name} is {table.schema.field(name).type}, not integer")
     done = table.filter(pc.and_(pc.is_valid(table["intended_ns"]), pc.is_valid(table["done_ns"])))
-    numbers, texts = partial(_integers, done), partial(_texts, done)
-    phase = texts("phase")
+    numbers = partial(_integers, done)
+    phase, inputs, errors = (_column(done, name, pa.string()).to_pylist() for name in ("phase", "input", "error"))
     requests = Requests(
         id=numbers("id"),
         intended_ns=numbers("intended_ns"),
@@ -124,8 +108,8 @@ def read_requests(path: Path, warmup_phases: Collection[str] = ()) -> tuple[Requ
         late_ns=_late(numbers("intended_ns"), numbers("ready_ns"), numbers("sent_ns")),
         items=numbers("items"),
         phase=phase,
-        input=texts("input"),
-        error=texts("error"),
+        input=inputs,
+        error=errors,
         is_warmup=np.asarray([one in warmup_phases for one in phase], dtype=np.bool_),
     )
     lost, notes = table["done_ns"].null_count, []
@@ -142,15 +126,12 @@ def _late(intended_ns: Int64, ready_ns: Int64, sent_ns: Int64) -> Int64:
     return np.where(sent_ns >= 0, np.maximum(sent_ns - np.maximum(intended_ns, ready_ns), 0), 0)
 
 
+def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+    """A column, with nulls if it is missing."""
+    found = table[name] if name in table.column_names else pa.chunked_array([pa.nulls(table.num_rows)])
+    return found.cast(kind)
+
+
 def _integers(table: pa.Table, name: str) -> Int64:
-    """A column, with -1 for null or a missing column."""
-    if name not in table.column_names:
-        return np.full(table.num_rows, -1, dtype=np.int64)
-    column = table[name].cast(pa.int64()).fill_null(-1)
-    return np.asarray(column.to_numpy(), dtype=np.int64)
-
-
-def _texts(table: pa.Table, name: str) -> list[str | None]:
-    if name not in table.column_names:
-        return [None] * table.num_rows
-    return [None if one is None else str(one) for one in table[name].to_pylist()]
+    """A column, with -1 for null."""
+    return np.asarray(_column(table, name, pa.int64()).fill_null(-1).to_numpy(), dtype=np.int64)

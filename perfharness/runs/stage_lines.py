@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -14,9 +14,11 @@ from perfharness.analysis.stages.charts import Rest
 from perfharness.analysis.stages.entries import sums_of_ranges
 from perfharness.analysis.stages.roles import MANY_RARE
 from perfharness.analysis.statistics import summarise
+from perfharness.model.columns import Float64
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.result import RESERVED_KEYS, TIMES, Float64, Path, ProcessResult, Statistics, Tree
+from perfharness.model.result import TIMES, Path, ProcessResult, Statistics, Tree
+from perfharness.runs.figures import stage_entries
 
 REST = "(outside of stages)"
 """Last key of the path for time outside of stages."""
@@ -84,10 +86,7 @@ def stage_lines(
 ) -> list[StageLine]:
     """Lines of all batches and stages of a mean: parents, their children, then the time outside of stages.
 
-    Args:
-        results: results of processes, for shares and intervals.
-        rests: times outside of stages, by process.
-        limits: limits of stages.
+    Shares and intervals need `results`; times outside of stages need `rests` of the processes.
     """
     with_ids = set(names_with_ids(mean))
     lines = _lines(mean, results, rests, {one.path: one for one in limits})
@@ -99,7 +98,7 @@ def names_with_ids(mean: Tree) -> list[Path]:
     processes = len(mean.get("throughput", {}).get("processes", ())) or 1
     batches: list[Path] = []
     rare: list[Path] = []
-    for path, statistics in _walk(mean["stats_minus_warmup"]):
+    for path, statistics in _measured(mean):
         is_rare = statistics["cpu_time"]["count"] <= processes
         if "total_items" in statistics:
             batches += [] if is_rare else [path]
@@ -135,7 +134,7 @@ def _lines(
 ) -> Iterator[StageLine]:
     batch_paths: list[Path] = []
     pending: list[tuple[Path, StageLine]] = []
-    for path, statistics in _walk(mean["stats_minus_warmup"]):
+    for path, statistics in _measured(mean):
         while pending and path[: len(pending[-1][0])] != pending[-1][0]:
             yield pending.pop()[1]
         is_batch = "total_items" in statistics
@@ -153,9 +152,9 @@ def _lines(
             gpu=_statistics(statistics.get("gpu_time")),
             gpu_busy=_statistics(statistics.get("gpu_busy_time")),
             cpu_mean=_mean(values["cpu_time"]),
-            cpu_per_item=_per_item(statistics, "cpu_time"),
-            gpu_per_item=_per_item(statistics, "gpu_time"),
-            gpu_busy_per_item=_per_item(statistics, "gpu_busy_time"),
+            cpu_per_item=statistics.get("cpu_time_per_item", {}).get("mean"),
+            gpu_per_item=statistics.get("gpu_time_per_item", {}).get("mean"),
+            gpu_busy_per_item=statistics.get("gpu_busy_time_per_item", {}).get("mean"),
             cpu_share=None if whole is None else _share(values["cpu_time"], whole["cpu_time"]),
             gpu_busy_share=None if whole is None else _share(values["gpu_busy_time"], whole["gpu_busy_time"]),
             limited_by=None if limit is None else next(iter(limit.verdicts)).value,
@@ -166,13 +165,9 @@ def _lines(
     yield from (line for _, line in reversed(pending))
 
 
-def _walk(tree: Tree, path: Path = ()) -> Iterator[tuple[Path, Tree]]:
-    """All stages of a statistics tree outside of the warm-up, parents before children."""
-    if path and "cpu_time" in tree and tree["cpu_time"]["count"]:
-        yield path, tree
-    for name, below in tree.items():
-        if not path or name not in RESERVED_KEYS:
-            yield from _walk(below, (*path, name))
+def _measured(mean: Tree) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """All stages outside of the warm-up, parents before children."""
+    return (one for one in stage_entries(mean["stats_minus_warmup"]) if one[1]["cpu_time"]["count"])
 
 
 def stage_values(results: Sequence[ProcessResult], path: Path) -> dict[str, Float64]:
@@ -187,11 +182,6 @@ def range_sums(results: Sequence[ProcessResult]) -> list[RangeSum]:
         RangeSum(path, sums["count"] or 0.0, sums["cpu_time"], sums["gpu_time"], sums["gpu_busy_time"])
         for path, sums in sums_of_ranges([result.entries for result in results]).items()
     ]
-
-
-def _per_item(statistics: Tree, key: str) -> float | None:
-    mean: float | None = statistics.get(f"{key}_per_item", {}).get("mean")
-    return mean
 
 
 def _statistics(found: Tree | None) -> Statistics | None:
@@ -213,7 +203,9 @@ def _share(part: Float64, whole: Float64) -> float | None:
     return None if np.isnan(found) else found
 
 
-def _rest_line(path: Path, whole: Float64, statistics: Tree, rests: Sequence[Mapping[Path, Rest]]) -> StageLine | None:
+def _rest_line(
+    path: Path, whole: Float64, statistics: Mapping[str, Any], rests: Sequence[Mapping[Path, Rest]]
+) -> StageLine | None:
     """Line for the time of batches outside of stages, or None if they have no stages."""
     found = [rest[path] for rest in rests if path in rest]
     if not found:

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from perfharness.model.telemetry import FailureRecord, Float64, SampleLog, Series, TelemetryMeta, UpdatePeriodRecord
-from perfharness.model.trace import Bool, Int64
+from perfharness.model.columns import Bool, Float64, Int64
+from perfharness.model.telemetry import FailureRecord, SampleLog, Series, TelemetryMeta, UpdatePeriodRecord
 
 Key = tuple[str, str]
 """Subject and metric."""

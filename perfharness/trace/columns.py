@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from perfharness.errors import TraceFormatError
-from perfharness.model.trace import Bool, Int64, Integers
+from perfharness.model.columns import Bool, Int64, Integers
 
 _Table = TypeVar("_Table", bound=Any)
 

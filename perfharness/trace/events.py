@@ -8,15 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from perfharness.model import nsys_schema as schema
-from perfharness.model.trace import (
-    ApiCalls,
-    GpuOperationKind,
-    GpuOperations,
-    Integers,
-    OperationDetails,
-    OsCalls,
-    OsWaitKind,
-)
+from perfharness.model.columns import Integers
+from perfharness.model.trace import ApiCalls, GpuOperationKind, GpuOperations, OperationDetails, OsCalls, OsWaitKind
 from perfharness.trace.columns import MISSING, check_events, narrow
 from perfharness.trace.names import NameTable, by_name
 

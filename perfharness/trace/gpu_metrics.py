@@ -4,15 +4,16 @@ TARGET_INFO_GPU_METRICS names the metrics; ids differ by version and chip, and n
 `[Throughput %]` are whole per cent. Other units (`[Avg]`) are encoded differently and not read. The clock in `[MHz]` is
 written in Hz. The last eight bits of `typeId` are nsys's number of the GPU.
 
-The time of a row is the start of its period: on an H200 with nsys 2025.3 (47,802 readings at 10 kHz,
-`scripts/explain_check`), `SMs Active` correlates with running kernels by 0.997 then, and by 0.989 if times are ends.
+The time of a row is the start of its period: on an H200 with nsys 2025.3 (47,802 readings at 10 kHz), `SMs Active`
+correlates with running kernels by 0.997 then, and by 0.989 if times are ends.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from perfharness.model.trace import GpuDevice, GpuMetric, GpuMetrics, Int64, Integers
+from perfharness.model.columns import Int64, Integers
+from perfharness.model.trace import GpuDevice, GpuMetric, GpuMetrics
 from perfharness.trace.columns import MISSING, narrow
 from perfharness.trace.devices import read_machine_gpus
 from perfharness.trace.sqlite import TraceFile

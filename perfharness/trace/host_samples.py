@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from perfharness.host_probe import sample_file
+from perfharness.model.columns import Int64
 from perfharness.model.host_samples import Frame, HostEvents, HostProbe, HostSamples, HostState
-from perfharness.model.trace import PID_SHIFT, Int64
+from perfharness.model.trace import PID_SHIFT
 
 _SAMPLE = np.dtype(
     [

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from perfharness.model import nsys_schema as schema
-from perfharness.model.trace import Int64, Integers
+from perfharness.model.columns import Int64, Integers
 from perfharness.trace.sqlite import TraceFile
 
 MAX_SPARSE_IDS = 1_000_000

@@ -10,7 +10,8 @@ import numpy as np
 
 from perfharness.errors import TraceFormatError
 from perfharness.model import nsys_schema as schema
-from perfharness.model.trace import Bool, Int64, Integers, NvtxMarks, NvtxRanges, Style
+from perfharness.model.columns import Bool, Int64, Integers
+from perfharness.model.trace import NvtxMarks, NvtxRanges, Style
 from perfharness.trace.columns import MISSING, check_events, narrow
 from perfharness.trace.names import NameTable
 from perfharness.trace.nvtx_ids import name_ids

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from perfharness.model import nsys_schema as schema
-from perfharness.model.trace import ID_MASK, PROCESS_MASK, Bool, Int64, Integers, pid_of
+from perfharness.model.columns import Bool, Int64, Integers
+from perfharness.model.trace import ID_MASK, PROCESS_MASK, pid_of
 from perfharness.trace.names import NameTable, find_rows
 
 

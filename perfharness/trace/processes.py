@@ -12,8 +12,9 @@ from pydantic import ValidationError
 
 from perfharness.model import conventions
 from perfharness.model import nsys_schema as schema
+from perfharness.model.columns import Bool, Int64
 from perfharness.model.manifest import ProcessFacts
-from perfharness.model.trace import ID_MASK, Bool, Int64, Trace, pid_of
+from perfharness.model.trace import ID_MASK, Trace, pid_of
 from perfharness.trace.columns import check_events, rows_of
 from perfharness.trace.devices import read_devices
 from perfharness.trace.events import OPERATION_TABLES

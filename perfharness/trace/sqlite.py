@@ -20,7 +20,7 @@ from typing_extensions import Self
 
 from perfharness.errors import TraceFormatError, TraceNotFoundError
 from perfharness.model import nsys_schema as schema
-from perfharness.model.trace import Int64, Integers
+from perfharness.model.columns import Int64, Integers
 from perfharness.trace.columns import MISSING, narrow
 
 SQLITE_MAGIC = b"SQLite format 3\x00"

@@ -7,12 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 from perfharness.model import environment
-
-if TYPE_CHECKING:
-    from perfharness.tracer.session import Session
 
 
 def start(gpu_modules: Collection[str] = (), *, leave_log: bool = False) -> None:
@@ -27,13 +23,7 @@ def start(gpu_modules: Collection[str] = (), *, leave_log: bool = False) -> None
         from perfharness.tracer.session import Session
 
         folder = os.path.abspath(output_dir)  # noqa: PTH100 - pathlib costs start-up time
-        session = Session.of_this_process(folder, _write_trace)
+        session = Session.of_this_process(folder)
         session.watch(gpu_modules)
         if leave_log:
             session.log.open()
-
-
-def _write_trace(session: Session) -> None:
-    from perfharness.tracer.output import write_trace  # imports NumPy only at the end
-
-    write_trace(session)

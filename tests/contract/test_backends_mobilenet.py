@@ -16,7 +16,7 @@ from perfharness.model.bench import TensorSpec
 from samples.mobilenet_v3 import reference, weights
 from samples.mobilenet_v3.factory import BUILDERS
 from samples.mobilenet_v3.structure import CLASSES, IMAGE_SIZE, INPUT, OUTPUT
-from tests.contract.test_backends import loaded_in, of_backend, options_or_skip
+from tests.contract.test_backends import loaded_in, of_backend, options_or_skip, run
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # the frameworks' own
 
@@ -57,10 +57,7 @@ def test_the_logits_are_those_of_numpy(name: str, mode: str, precision: Any) -> 
         image = TensorSpec(name=INPUT, shape=(None, 3, IMAGE_SIZE, IMAGE_SIZE), dtype="float32")
         assert session.inputs == (image,)
         assert session.outputs == (TensorSpec(name=OUTPUT, shape=(None, CLASSES), dtype="float32"),)
-        session.allocate({INPUT: images.shape})
-        session.write_inputs({INPUT: images})
-        session.run_round()
-        logits = session.read_outputs()[OUTPUT]
+        logits = run(session, {INPUT: images})[OUTPUT]
     difference = np.abs(logits - expected)
     cosine = (logits * expected).sum() / np.linalg.norm(logits) / np.linalg.norm(expected)
     print(f"{name} {mode} {precision}: max {difference.max():.2e}, mean {difference.mean():.2e}, cosine {cosine:.6f}")

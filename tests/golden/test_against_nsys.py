@@ -126,24 +126,6 @@ def test_graph_replays_count() -> None:
     assert durations == sorted(int(projected_ns[i]) for i in range(len(name)) if name[i] == "replay")
 
 
-def test_both_graph_granularities_tell_the_same_story() -> None:
-    """The same program, traced as a whole graph and node by node: replays take about the same time."""
-    means = {}
-    for name in ("graphs", "graphs_node"):
-        trace, table = read(name)
-        replay = [i for i in range(len(table.ranges)) if trace.names[table.ranges.name[i]] == "replay"]
-        means[name] = float((table.projection.end_ns - table.projection.start_ns)[replay].mean())
-        assert (table.projection.operation_count[replay] == 1).all()
-    assert means["graphs"] == pytest.approx(means["graphs_node"], rel=0.25)
-
-
-@pytest.mark.parametrize("name", WITH_ANSWERS)
-def test_whole_traces_raise_no_error(name: str) -> None:
-    _, table = read(name)
-    assert [finding for finding in table.findings if finding.severity.value != "note"] == []
-    assert table.gpu_known.all()
-
-
 def test_a_partial_trace_is_found_out_from_the_file_alone() -> None:
     trace, table = read("old_partial")
     codes = {finding.code for finding in table.findings if finding.severity.value == "error"}

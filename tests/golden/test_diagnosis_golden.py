@@ -1,4 +1,4 @@
-"""What diagnosis says of real traces; their README tells how they came about."""
+"""What diagnosis says of real traces, beyond the figures in their snapshots."""
 
 from __future__ import annotations
 
@@ -13,27 +13,9 @@ from perfharness.cli.main import run
 
 TRACES = Path(__file__).parent / "traces"
 
-LONG = ("launch-bound", 0.89, 0.03)
-EXPECTED: dict[str, dict[str, tuple[str, float, float]]] = {
-    # stage: (verdict, its share of the stage, wall time in ms per batch)
-    "pipeline": {
-        "batch": ("unknown", 0.97, 10.47),
-        "preprocess": ("unknown", 0.99, 9.58),
-        "inference": ("launch-bound", 0.98, 0.73),
-    },
-    "graphs": {"batch": ("gpu-bound", 0.67, 0.15), "replay": ("gpu-bound", 1.0, 0.01), "sync": ("waiting", 0.86, 0.1)},
-    "graphs_node": {
-        "batch": ("gpu-bound", 0.61, 0.16), "replay": ("gpu-bound", 1.0, 0.02), "sync": ("waiting", 0.82, 0.11),
-    },
-    "long": {"batch": ("launch-bound", 0.97, 0.15), **dict.fromkeys(("decode", "resize", "infer", "nms"), LONG)},
-    "cpu": {"batch": ("unknown", 1.0, 30.39), "stage_1": ("unknown", 1.0, 10.23)},
-    "old_partial": {"batch": ("unknown", 1.0, 6.51), "inference": ("unknown", 1.0, 0.43)},
-}  # fmt: skip
-"""No trace says what threads do outside of CUDA calls: what is left is unknown."""
 
-
-def diagnosis_of(name: str, folder: Path, *options: str, code: int = 0) -> dict[str, Any]:
-    assert run(["analyze", str(TRACES / f"{name}.sqlite"), "-o", str(folder), *options]) == code
+def diagnosis_of(name: str, folder: Path, *options: str) -> dict[str, Any]:
+    assert run(["analyze", str(TRACES / f"{name}.sqlite"), "-o", str(folder), *options]) == 0
     return dict(json.loads((folder / name / "benchmark.json").read_text())["diagnosis"])
 
 
@@ -41,32 +23,9 @@ def stages_of(diagnosis: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {stage["path"][-1]: stage for stage in diagnosis["stages"]}
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_the_verdict_and_its_figures(name: str, tmp_path: Path) -> None:
-    found = stages_of(diagnosis_of(name, tmp_path, "-w", "1", code=3 if name == "old_partial" else 0))
-    for stage, (verdict, share, wall_ms) in EXPECTED[name].items():
-        first = found[stage]["causes"][0]
-        assert (first["code"], first["share"]) == (verdict, pytest.approx(share, abs=0.01)), stage
-        assert found[stage]["wall_ms"] == pytest.approx(wall_ms, abs=0.006), stage
-        assert (found[stage]["gpu_busy_ms"] is None) is (name in ("cpu", "old_partial"))
-
-
-def test_a_wait_names_the_stage_and_kernels_have_their_limits(tmp_path: Path) -> None:
-    found = stages_of(diagnosis_of("graphs_node", tmp_path, "-w", "1"))
-    wait = found["sync"]["causes"][0]
+def test_a_wait_names_the_stage_whose_work_it_waits_for(tmp_path: Path) -> None:
+    wait = stages_of(diagnosis_of("graphs_node", tmp_path, "-w", "1"))["sync"]["causes"][0]
     assert (wait["detail"], "replay" in wait["what"]) == ("stage", True)
-    assert found["replay"]["gpu_busy_ms"] == pytest.approx(0.09, abs=0.001)
-    assert sum(kernel["count"] for kernel in found["replay"]["kernels"]) >= 5
-    assert (found["copy_in"]["copies"][0]["direction"], found["copy_in"]["limits"]["limit"]) == (
-        "device-to-device", "memory",
-    )  # fmt: skip
-
-
-def test_threads_have_a_diagnosis_each(tmp_path: Path) -> None:
-    stages = diagnosis_of("threads", tmp_path, "-w", "1")["stages"]
-    assert [stage["path"][1] for stage in stages if stage["path"][-1] == "batch"] == [
-        "worker_0", "worker_1", "worker_2",
-    ]  # fmt: skip
 
 
 def test_a_warm_up_that_is_not_cut_off_is_found(tmp_path: Path) -> None:

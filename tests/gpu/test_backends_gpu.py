@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from perfharness.backends import BACKENDS, BackendOptions, FactoryModel, ModelSource, Session, backend, model_source
-from perfharness.backends.cuda_memory import CudaStream, PairedBuffer, gpu_problem
+from perfharness.backends.cuda_memory import CudaStream, PairedBuffer, StreamTimer, gpu_problem
 from perfharness.bench.latency import measure_device_time, measure_latency, warm_up
 from perfharness.bench.spec import LatencySettings
 from perfharness.errors import BackendUnavailableError, OutOfMemoryError
@@ -338,7 +338,7 @@ def test_pinned_and_device_buffers_through_cuda_python() -> None:
     buffer = PairedBuffer((1024, 1024), "float32")
     data = np.random.default_rng(1).normal(size=buffer.host.shape).astype(np.float32)
     buffer.host[...] = data
-    timer = stream.timer()
+    timer = StreamTimer(stream)
     timer.start()
     buffer.copy_in(stream)
     timer.stop()

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from perfharness.backends.arrays import read_arrays
 from perfharness.bench import load_suite, run_suite
-from perfharness.bench.results import read_npz
 from perfharness.bench.spec import ITERATIONS_NAME, CaseSpec, LatencySettings, TelemetrySettings
+from perfharness.errors import ResultError
 from perfharness.model.bench import BenchCase, CaseResult
 from perfharness.telemetry.nvml import open_nvml
 from tests.integration.case_process import run_case
@@ -70,7 +71,7 @@ def test_every_pass_has_its_figures(tmp_path: Path) -> None:
     assert memory.device_allocator_bytes
     assert memory.device_process_bytes, "of this process, or else of the whole GPU"
     assert memory.device_process_bytes > memory.device_allocator_bytes * 0.9
-    assert len(read_npz(tmp_path / "all" / ITERATIONS_NAME)["device_ms"]) == 300
+    assert len(read_arrays(tmp_path / "all" / ITERATIONS_NAME, ResultError)["device_ms"]) == 300
 
 
 @pytest.mark.parametrize(("limits", "end"), [({"measure.memory_limit": "2GB"}, "memory-limit"), ({}, "latency")])

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("cuda.bindings.runtime")
 
 from perfharness.backends import BackendOptions, Session, backend, model_source
-from perfharness.backends.cuda_memory import CudaStream, PairedBuffer, gpu_problem
+from perfharness.backends.cuda_memory import CudaStream, PairedBuffer, StreamTimer, gpu_problem
 from perfharness.backends.tensorrt.session import CudaGraph
 from perfharness.errors import BackendError, BackendUnavailableError
 from samples.mobilenet_v3.reference import forward
@@ -58,7 +58,7 @@ def test_a_captured_copy_is_made_again_at_each_launch() -> None:
         buffer.copy_out(stream)
         stream.synchronize()
         assert (buffer.host == value).all()
-    timer = stream.timer()
+    timer = StreamTimer(stream)
     timer.start()
     graph.launch()
     timer.stop()

@@ -35,4 +35,4 @@ def run_case(folder: Path, spec: CaseSpec, *, timeout_s: float = 300, **environ:
             timeout=timeout_s,
         )
     print((folder / STDERR_LOG).read_text(errors="replace"))  # seen where the test fails
-    return result_of(CaseEnd(done.returncode), spec.case, folder), done.returncode
+    return result_of(CaseEnd(exit_code=done.returncode), spec.case, folder), done.returncode

@@ -81,9 +81,18 @@ def launching(arguments: tuple[object, ...], environ: dict[str, str]) -> Iterato
                 launcher.kill()
 
 
+def read(out: Path, name: str) -> Any:
+    return json.loads((out / name).read_text())
+
+
 def manifest(out: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((out / "manifest.json").read_text())
+    loaded: dict[str, Any] = read(out, "manifest.json")
     return loaded
+
+
+def codes(out: Path) -> list[str]:
+    """Codes of the findings in the manifest."""
+    return [finding["code"] for finding in manifest(out)["findings"]]
 
 
 def processes_naming(text: str) -> list[str]:

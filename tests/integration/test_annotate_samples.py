@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.launches import environment, run_to_the_end
+from tests.integration.launches import codes, environment, manifest, read, run_to_the_end
 
 ROOT = Path(__file__).resolve().parents[2]
 OCR = ROOT / "samples" / "ocr_existing_pipeline"
@@ -79,10 +78,6 @@ def launch(folder: Path, *arguments: str | Path, name: str = "out") -> Path:
     return folder / name / "proc_0_gpu_0"
 
 
-def read(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
 def shape(tree: dict[str, Any]) -> dict[str, Any]:
     """Names in their order, nesting, counts and items of a tree of ranges; no times."""
     kept: dict[str, Any] = {key: tree[key] for key in ("count", "total_items", "warmup") if key in tree}
@@ -96,17 +91,16 @@ def test_ocr_annotated_from_a_file_has_the_stages_of_its_annotated_twin(tmp_path
     in_code = launch(folder, OCR / "ocr.py", "-b", "3", name="in_code")
     plain = ("--annotate", OCR / "annotations.toml", OCR / "plain_ocr.py", "-b", "3", "-o", folder)
     from_file = launch(folder, *plain, name="from_file")
-    ours, twins = read(from_file / "benchmark.json"), read(in_code / "benchmark.json")
+    ours, twins = read(from_file, "benchmark.json"), read(in_code, "benchmark.json")
     assert shape(ours["data"]) == shape(twins["data"])
     assert list(ours["data"]["ocr"]["pipeline"]) == list(twins["data"]["ocr"]["pipeline"])
     assert shape(twins["data"])["ocr"]["pipeline"]["batch_1"]["total_items"] == 1
-    found = [one["code"] for one in read(from_file.parent / "manifest.json")["findings"]]
-    assert found == ["options-behind-script"]  # -o, which is the script's here
-    assert read(folder / "texts.json") == read(in_code / "texts.json") == read(OCR / "images" / "texts.json")
+    assert codes(from_file.parent) == ["options-behind-script"]  # -o, which is the script's here
+    assert read(folder, "texts.json") == read(in_code, "texts.json") == read(OCR, "images/texts.json")
     counts = [
         [{key: recorder[key] for key in ("name", "domain", "ranges", "batches", "items", "finalized")}]
         for process in (in_code, from_file)
-        for recorder in read(process / "recorder.json")["recorders"]
+        for recorder in read(process, "recorder.json")["recorders"]
     ]
     assert counts[0] == counts[1]
 
@@ -121,7 +115,7 @@ def test_pytorch_modules_are_stages_and_a_model_is_compiled_as_a_whole(tmp_path:
         '[[range]]\nfunction = "__main__:inner"\n'
     )
     process = launch(tmp_path, "--annotate", "net.toml", "--annotate-torch", "2", "net.py")
-    tree = shape(read(process / "benchmark.json")["data"])["net"]
+    tree = shape(read(process, "benchmark.json")["data"])["net"]
     inside = {"stem": {"count": 1}, "blocks": {"count": 1, "blocks.0": {"count": 1}, "blocks.1": {"count": 1}}}
     cut_short = {"stem": {"count": 1}, "blocks": {"count": 1, "blocks.0": {"count": 1}}}
     batches = [tree[f"batch_{index}"] for index in range(5)]
@@ -129,10 +123,10 @@ def test_pytorch_modules_are_stages_and_a_model_is_compiled_as_a_whole(tmp_path:
     assert [one.get("Net") for one in batches[:3]] == [{"count": 1, **one} for one in (inside, cut_short, inside)]
     assert [one.get("Ranges") for one in batches[3:]] == [{"count": 1}] * 2
     assert set(tree["Ranges"]) == {"count", "total_items", "block", "pushed", "looped_3", "in_block_0"}
-    recorder = read(process / "recorder.json")
+    recorder = read(process, "recorder.json")
     assert [(one["finalized"], one["open_ranges"]) for one in recorder["recorders"]] == [(True, [])]
     assert recorder["compiled_ranges"] == ["block", "decorated", "in_block", "looped", "pushed"]
-    found = [one["message"] for one in read(process.parent / "manifest.json")["findings"]]
+    found = [one["message"] for one in manifest(process.parent)["findings"]]
     assert any(one.startswith("__main__:inner") for one in found)
 
 
@@ -142,10 +136,10 @@ def test_modules_come_under_the_stages_that_the_script_annotated_itself(tmp_path
     pytest.importorskip("PIL")
     sample = ROOT / "samples" / "image_classification.py"
     process = launch(tmp_path, "--annotate-torch", "1", sample, "-b", "5")
-    data = read(process / "benchmark.json")["data"]
+    data = read(process, "benchmark.json")["data"]
     assert set(data) == {"image_classification"}
     batch = data["image_classification"]["pipeline"]["batch_0"]
     assert {"decode", "preprocess", "inference", "postprocess"} <= set(batch)
     (network,) = shape(batch["inference"]).keys() - {"count"}
     assert len(shape(batch["inference"])[network]) > 1
-    assert len(read(process / "recorder.json")["recorders"]) == 1
+    assert len(read(process, "recorder.json")["recorders"]) == 1

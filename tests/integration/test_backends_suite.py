@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from perfharness.model.bench_suite import BenchSuiteResult
-from perfharness.model.manifest import BENCH_NAME
 from samples.mobilenet_v3 import data
+from tests.integration.bench_runs import suite_in
 
 ROOT = Path(__file__).parent.parent.parent
 CELLS = {
@@ -27,18 +27,23 @@ FRAMEWORKS = ("torch", "onnx", "onnxruntime", "keras", "tensorflow")
 
 pytestmark = pytest.mark.slow
 
+FEW = ("--warmup", "2", "--iterations", "10", "--passes", "latency")
+
 missing = [name for name in FRAMEWORKS if find_spec(name) is None]
+
+
+def measured(suite: object, out: Path, *options: str) -> BenchSuiteResult:
+    command = [sys.executable, "-m", "perfharness", "bench", str(suite), "-o", str(out), *FEW, *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return suite_in(out)
 
 
 @pytest.mark.timeout(1500)  # twelve processes, each of which imports a framework
 @pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
 def test_all_frameworks_give_the_same_and_are_measured(tmp_path: Path) -> None:
     """Outputs as near to PyTorch's as the suite says; few iterations: that it runs, not how fast."""
-    command = [sys.executable, "-m", "perfharness", "bench", "samples/mobilenet_v3/suite.toml", "-o", str(tmp_path)]
-    few = ["--batch-size", "1", "--warmup", "2", "--iterations", "10", "--passes", "latency"]
-    done = subprocess.run([*command, *few], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    result = BenchSuiteResult.model_validate_json((tmp_path / BENCH_NAME).read_text())
+    result = measured("samples/mobilenet_v3/suite.toml", tmp_path, "--batch-size", "1")
     assert {(one.case.backend, one.case.mode) for one in result.cases} == CELLS
     for one in result.cases:
         assert one.status == "ok", (one.case.case_id, one.reason)
@@ -58,11 +63,7 @@ def test_int8_and_pruning_with_their_accuracy(tmp_path: Path) -> None:
     data.write(tmp_path / "data", 16)
     for name in ("suite_int8.toml", "images.npz"):
         shutil.copy(ROOT / "samples" / "mobilenet_v3" / name, tmp_path)
-    command = [sys.executable, "-m", "perfharness", "bench", str(tmp_path / "suite_int8.toml"), "-o", f"{tmp_path}/out"]
-    few = ["--warmup", "2", "--iterations", "10", "--passes", "latency"]
-    done = subprocess.run([*command, *few], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    result = BenchSuiteResult.model_validate_json((tmp_path / "out" / BENCH_NAME).read_text())
+    result = measured(tmp_path / "suite_int8.toml", tmp_path / "out")
     top1 = {}
     for one in result.cases:
         assert one.status == "ok", (one.case.case_id, one.reason)

@@ -262,7 +262,6 @@ def test_flags_without_a_file_and_a_dry_run(tmp_path: Path, capsys: pytest.Captu
     assert sorted(cases) == ["net-FakeBackend-fast-fp32-cpu-b1", "net-FakeBackend-fast-fp32-cpu-b2"]
     for wrong, named in (
         ([], "--model"),
-        ([*flags, "--memory-limit", "12 apples"], "memory_limit"),
         ([*flags, "--batch-size", "x"], "1..64"),
     ):
         assert run(["bench", *wrong, *out]) == 2

@@ -5,7 +5,6 @@ All ways of starting a process are in one script, so that each tracer needs one 
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -20,7 +19,7 @@ import pytest
 
 from perfharness import open_run
 from perfharness.boot import FOLLOW
-from tests.integration.launches import TRACERS_SLOW_UNDER_NSYS, environment, manifest, run_to_the_end, tracing
+from tests.integration.launches import TRACERS_SLOW_UNDER_NSYS, environment, manifest, read, run_to_the_end, tracing
 
 WORK = """
 import os, sys, time
@@ -49,9 +48,6 @@ class Tree:
     code: int
     output: str
 
-    def read(self, name: str) -> Any:
-        return json.loads((self.out / name).read_text())
-
     def measured(self) -> list[dict[str, Any]]:
         """The measured processes, in the order of the results."""
         (process,) = manifest(self.out)["processes"]
@@ -66,14 +62,14 @@ class Tree:
         found: dict[str, int | None] = {}
         for process in open_run(self.out).processes:
             if (process.folder / "recorder.json").exists() and process.name not in lost:
-                ranges = sum(one["ranges"] for one in self.read(f"{process.name}/recorder.json")["recorders"])
+                ranges = sum(one["ranges"] for one in read(self.out, f"{process.name}/recorder.json")["recorders"])
                 assert process.table("ranges").num_rows == ranges
-            meta = self.read(f"{process.name}/benchmark.json")["meta"]
+            meta = read(self.out, f"{process.name}/benchmark.json")["meta"]
             found[process.name] = None if process.name in lost else sum(meta["total_batches"].values())
         return found
 
     def findings(self) -> list[dict[str, Any]]:
-        return list(self.read("benchmark_mean.json")["meta"]["findings"])
+        return list(read(self.out, "benchmark_mean.json")["meta"]["findings"])
 
     def codes(self) -> set[str]:
         return {finding["code"] for finding in self.findings()}
@@ -157,7 +153,7 @@ def test_each_process_has_its_own_ranges(ways: tuple[str, Tree]) -> None:
     assert tree.code == (3 if LOSSES & tree.codes() else 0), tree.output
     folders = [one["folder"] for one in tree.measured()]
     assert folders == ["proc_0_gpu_0", *(f"proc_0_gpu_0/child_{number}" for number in range(len(folders) - 1))]
-    kept = [tree.read(f"{one}/recorder.json") for one in folders if (tree.out / one / "recorder.json").exists()]
+    kept = [read(tree.out, f"{one}/recorder.json") for one in folders if (tree.out / one / "recorder.json").exists()]
     assert [sum(one["batches"] for one in counts["recorders"]) for counts in kept] == [1, 3, 3, 3, 3, 3, 2, 1, 1, 1, 1]
     assert [counts["ended"] for counts in kept[4:7]] == ["finalized", "finalized", "exec"]
     if tracer == "none":
@@ -227,7 +223,7 @@ def test_cpu_time_of_each_rank(tmp_path: Path) -> None:
     """
     tree = launch(tmp_path, "embedded", source, by=("--telemetry",))
     assert tree.code == 0, tree.output
-    found = tree.read("benchmark_mean.json")["gpu_metrics"]["processes"]
+    found = read(tree.out, "benchmark_mean.json")["gpu_metrics"]["processes"]
     sleeps, computes = (found[f"proc_0_gpu_0/rank_{rank}"]["figures"]["cpu_percent"] for rank in range(2))
     assert computes["mean"] > 4 * sleeps["mean"]
     assert found["proc_0_gpu_0/rank_1"]["figures"]["threads"]["min"] == 1
@@ -299,9 +295,9 @@ def test_names_from_before_and_after_a_fork(tmp_path: Path, tracer: str) -> None
         assert (process.folder / "trace.sqlite").exists() == (tracer == "embedded" or process.name == "proc_0_gpu_0")
     assert len(expected) <= len(lost)
     if not lost:
-        data = [tree.read(f"{name}/benchmark.json")["data"] for name in tree.batches()]
+        data = [read(tree.out, f"{name}/benchmark.json")["data"] for name in tree.batches()]
         assert [one["app"]["pipeline"]["batch_0"]["count"] for one in data] == [2, 1, 1, 1, 1]
-        assert tree.read("benchmark_mean.json")["mean_all_batches"]["own0"]["batch_2"]["total_items"] == 2
+        assert read(tree.out, "benchmark_mean.json")["mean_all_batches"]["own0"]["batch_2"]["total_items"] == 2
 
 
 # ---- what goes wrong ----
@@ -326,11 +322,11 @@ def test_a_worker_that_is_killed(tmp_path: Path, tracer: str) -> None:
     tree = launch(tmp_path, tracer, source)
     assert [one["folder"] for one in tree.measured()] == ["proc_0_gpu_0", "proc_0_gpu_0/child_0"]
     assert tree.code == 3, tree.output
-    assert tree.read("proc_0_gpu_0/benchmark.json")["meta"]["total_batches"] == {"app/loop/batch": 3}
+    assert read(tree.out, "proc_0_gpu_0/benchmark.json")["meta"]["total_batches"] == {"app/loop/batch": 3}
     assert "child-killed" in tree.codes()
     if tracer == "embedded":
         assert "range-never-closed" in tree.codes()
-        child = tree.read("proc_0_gpu_0/child_0/benchmark.json")
+        child = read(tree.out, "proc_0_gpu_0/child_0/benchmark.json")
         assert child["data"]["app"]["loop"]["batch_0"]["total_items"] == 2
 
 

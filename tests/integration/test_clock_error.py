@@ -11,7 +11,7 @@ from socket import create_connection, create_server, socket
 
 import pytest
 
-from perfharness.cluster import measure_offset
+from perfharness.cluster.member import measure_offset
 from perfharness.cluster.wire import Wire
 
 AHEAD_NS = 3_217_000_000

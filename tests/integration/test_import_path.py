@@ -11,19 +11,7 @@ import pytest
 from perfharness_launcher.machine import ask_interpreter
 from tests.integration.launches import PATIENCE_S, environment
 
-NAMES = (
-    "json",
-    "types",
-    "numpy",
-    "nvtx",
-    "typer",
-    "pydantic",
-    "sqlite3",
-    "runpy",
-    "importlib",
-    "perfharness",
-    "linecache",
-)
+NAMES = "json types numpy nvtx typer pydantic sqlite3 runpy importlib perfharness linecache"
 SCRIPT = """
 from perfharness import PerfRecorder
 perf = PerfRecorder("rec")
@@ -38,7 +26,7 @@ perf.finalize()
 def test_nothing_in_the_current_folder_is_run(tmp_path: Path) -> None:
     current, script, annotations = tmp_path / "current", tmp_path / "script.py", tmp_path / "annotations.toml"
     current.mkdir()
-    for name in NAMES:
+    for name in NAMES.split():
         (current / f"{name}.py").write_text(f"open({str(tmp_path / 'marks')!r}, 'a').write('{name} ')")
     script.write_text(SCRIPT)
     annotations.write_text("[[range]]\nfunction = 'html:escape'\n")

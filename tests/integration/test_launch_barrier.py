@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.launches import PATIENCE_S, environment, launching, run_to_the_end
+from tests.integration.launches import PATIENCE_S, environment, launching, read, run_to_the_end
 
 SCRIPT = """
 import os, sys, time
@@ -51,12 +50,7 @@ def launch(tmp_path: Path, *given: object) -> tuple[int, dict[str, Any], dict[st
     done = run_to_the_end(arguments_of(tmp_path, *given), environment())
     out = tmp_path / "out"
     assert (out / "manifest.json").exists(), done.stdout + done.stderr
-    return done.returncode, load(out / "manifest.json"), load(out / "benchmark_mean.json")
-
-
-def load(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(path.read_text())
-    return content
+    return done.returncode, read(out, "manifest.json"), read(out, "benchmark_mean.json")
 
 
 def test_a_process_that_starts_late_is_waited_for(tmp_path: Path) -> None:
@@ -68,9 +62,9 @@ def test_a_process_that_starts_late_is_waited_for(tmp_path: Path) -> None:
     assert late_ms > 0
     assert barrier["opened_unix_ns"] >= arrived["proc_1_gpu_0"]
 
-    early = load(tmp_path / "out" / "proc_0_gpu_0" / "benchmark.json")
+    early = read(tmp_path / "out", "proc_0_gpu_0/benchmark.json")
     pipeline = early["data"]["rec"]["pipeline"]
-    journal = load(tmp_path / "out" / "proc_0_gpu_0" / "recorder.json")
+    journal = read(tmp_path / "out", "proc_0_gpu_0/recorder.json")
     wait_ms = journal["start_barrier"][0]["waited_ns"] / 1e6
     assert wait_ms > late_ms - 1
     batches = [pipeline[f"batch_{index}"] for index in range(30)]
@@ -88,7 +82,7 @@ def test_without_it_there_is_no_common_window(tmp_path: Path) -> None:
     assert not mean["throughput"]["window_ms"]
     assert mean["throughput"]["items_per_second"] is None
     assert manifest["start_barrier"] is None
-    assert load(tmp_path / "out" / "proc_0_gpu_0" / "recorder.json")["start_barrier"] is None
+    assert read(tmp_path / "out", "proc_0_gpu_0/recorder.json")["start_barrier"] is None
 
 
 def test_one_that_dies_and_one_that_never_comes_hold_nobody_up(tmp_path: Path) -> None:
@@ -111,6 +105,6 @@ def test_ctrl_c_while_one_waits(tmp_path: Path) -> None:
         launcher.send_signal(signal.SIGINT)
         launcher.stdout.read()
         launcher.wait(PATIENCE_S)
-    manifest = load(tmp_path / "out" / "manifest.json")
+    manifest = read(tmp_path / "out", "manifest.json")
     assert launcher.returncode == 1
     assert [process["ended"] for process in manifest["processes"]] == ["interrupted"] * 2

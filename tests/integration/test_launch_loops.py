@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from typing import Any
 
 import pytest
 
-from tests.integration.launches import environment, run_to_the_end
+from tests.integration.launches import environment, read, run_to_the_end
 
 SCRIPT = """
 import asyncio, multiprocessing, threading, time
@@ -91,7 +90,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (folder / "script.py").write_text(SCRIPT)
     options = ("--tracer", "embedded", "-w", 1, "-o", folder / "out")
     assert run_to_the_end((*options, folder / "script.py"), environment()).returncode == 0
-    mean: dict[str, Any] = json.loads((folder / "out" / "benchmark_mean.json").read_text())
+    mean: dict[str, Any] = read(folder / "out", "benchmark_mean.json")
     return mean
 
 

@@ -21,6 +21,7 @@ from tests.integration.launches import (
     NSYS,
     NVTX_SITE,
     PATIENCE_S,
+    codes,
     environment,
     hanging,
     launching,
@@ -62,10 +63,6 @@ def own_environment(**more: str) -> dict[str, str]:
 
 def launch(*arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
     return run_to_the_end(("-w", "0", *arguments), own_environment(**more))
-
-
-def codes(out: Path) -> list[str]:
-    return [finding["code"] for finding in manifest(out)["findings"]]
 
 
 def range_names(trace: Path) -> list[str]:

@@ -11,7 +11,6 @@ from typing import IO
 
 import pytest
 
-from perfharness.cli.main import run
 from tests.integration.launches import PATIENCE_S, command, environment, manifest, wait_for
 
 LINES = 20_000
@@ -56,9 +55,3 @@ def test_a_slow_reader_delays_nothing_and_gets_every_line(tmp_path: Path) -> Non
         printed = output.read().decode().splitlines()
     mirrored = [line.partition(" | ")[2] for line in printed if line.startswith("proc_0_gpu_0 | ")]
     assert mirrored == ["up", *(f"line {number} {'x' * 100}" for number in range(LINES)), "b'end'"]
-
-
-def test_an_output_folder_that_is_not_utf_8_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text("open('ran', 'w')")
-    assert run(["launch", "--tracer", "none", "-o", str(tmp_path / NO_UTF_8), str(tmp_path / "script.py")]) == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 from perfharness.model.manifest import RunManifest
 from perfharness.runs.run import open_run
 from perfharness.telemetry.store import read_sample_log
-from tests.integration.launches import NSYS, NVTX_SITE, environment, manifest, run_to_the_end
+from tests.integration.launches import NSYS, NVTX_SITE, codes, environment, manifest, read, run_to_the_end
 from tests.support.nvml_cards import gpu_uuid, h100_machine, mig_uuid
 from tests.support.replayed_nvml import replay_environment
 
@@ -56,9 +55,6 @@ class Shop:
 
     def launch(self, *arguments: str, site: str | None = None) -> subprocess.CompletedProcess[str]:
         return run_to_the_end(("-w", "0", "-o", "out", *arguments), self.environment(site), self.folder)
-
-    def codes(self) -> list[str]:
-        return [finding["code"] for finding in manifest(self.folder / "out")["findings"]]
 
     def output(self) -> str:
         return (self.folder / "out" / "proc_0_gpu_0" / "stdout.log").read_text()
@@ -133,14 +129,14 @@ def test_python_that_another_program_becomes_is_followed_and_annotated(shop: Sho
     assert done.returncode == 0, done.stderr
     assert shop.output() == expected.stdout
     assert shop.counts() == ANNOTATED
-    assert not {"annotations-not-reported", "annotation-not-found"} & set(shop.codes())
+    assert not {"annotations-not-reported", "annotation-not-found"} & set(codes(shop.folder / "out"))
     (record,) = manifest(shop.folder / "out")["processes"]
     assert [one["folder"] for one in record["measured"]] == [record["folder"]]
 
 
 def test_a_program_in_which_nothing_can_be_measured_is_an_error(shop: Shop) -> None:
     assert shop.launch(*EMBEDDED, "ls").returncode == 1
-    assert "trace-missing" in shop.codes()
+    assert "trace-missing" in codes(shop.folder / "out")
 
 
 @pytest.mark.slow
@@ -189,13 +185,13 @@ def test_processes_of_two_gpus_each(
     assert given == {folder: ",".join(uuids) for folder, uuids in folders.items()}
     launched = RunManifest.model_validate_json((out / "manifest.json").read_text())
     assert {record.folder: record.given_gpus for record in launched.processes} == folders
-    log, mean = read_sample_log(out / "telemetry.parquet"), json.loads((out / "benchmark_mean.json").read_text())
+    log, mean = read_sample_log(out / "telemetry.parquet"), read(out, "benchmark_mean.json")
     assert {one.name: one.given_gpus for one in log.subjects("process")} == folders
     for uuid in (uuid for uuids in folders.values() for uuid in uuids):
         assert log.get(uuid, "memory_used_bytes") is not None
     for folder, uuids in folders.items():
         assert mean["gpu_metrics"]["processes"][folder]["gpu_uuids"] == uuids
-        own = json.loads((out / folder / "benchmark.json").read_text())
+        own = read(out / folder, "benchmark.json")
         assert [device["uuid"] for device in own["meta"]["device"]] == uuids
     sensors = {
         gpu["uuid"]: gpu["processes"] for gpu in mean["gpu_metrics"]["gpus"] if not gpu["uuid"].startswith("MIG")

@@ -232,16 +232,6 @@ def free_address() -> str:
         return f"127.0.0.1:{free.getsockname()[1]}"
 
 
-def test_results_travel_where_no_folder_is_shared(job: dict[str, str], tmp_path: Path) -> None:
-    known = {"PERFHARNESS_COORDINATOR": free_address(), "PERFHARNESS_NODES_TOKEN": "a secret"}
-    (tmp_path / "node.sh").write_text("perfharness launch --nodes -o out_$SLURM_NODEID app.py")
-    with srun("--ntasks-per-node=1 bash node.sh", {**job, **known}, tmp_path) as step:
-        assert step.wait() == 0
-    assert [one["node"] for one in manifest(tmp_path / "out_0")["processes"]] == [0, 1]
-    assert mean_of(tmp_path / "out_0")["throughput"]["items_per_second"] > 0
-    assert manifest(tmp_path / "out_1" / "node_1")["node"]["rank"] == 1
-
-
 @pytest.mark.parametrize("late_ms", [10, 0])
 def test_ranks_over_nodes_of_which_one_has_another_clock(slurm: dict[str, str], tmp_path: Path, late_ms: int) -> None:
     pytest.importorskip("torch")

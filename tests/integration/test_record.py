@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -21,7 +20,7 @@ import pytest
 import perfharness as api
 from perfharness.errors import NothingRecordedError
 from perfharness.recorder.windows import socket_folders
-from tests.integration.launches import PATIENCE_S, environment, launching, perfharness, wait_for
+from tests.integration.launches import PATIENCE_S, environment, launching, perfharness, read, wait_for
 from tests.integration.test_stress_http import ASGI, free_port
 
 LOOP = """
@@ -110,13 +109,13 @@ def record(target: object, out: Path, *options: object) -> subprocess.CompletedP
     return perfharness("record", target, "--no-telemetry", "-o", out, *options)
 
 
-def read(out: Path, name: str = "benchmark_mean.json") -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((out / name).read_text())
-    return content
+def mean_of(out: Path) -> dict[str, Any]:
+    mean: dict[str, Any] = read(out, "benchmark_mean.json")
+    return mean
 
 
 def codes(out: Path) -> set[str]:
-    return {finding["code"] for finding in read(out)["meta"]["findings"]}
+    return {finding["code"] for finding in mean_of(out)["meta"]["findings"]}
 
 
 def counts(tree: dict[str, Any], path: str = "") -> dict[str, int]:
@@ -140,10 +139,10 @@ def test_three_windows_of_a_loop_that_goes_on(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(f"{bounded}perf.finalize()\n")
     done = perfharness("launch", "--tracer", "embedded", "--no-telemetry", "-o", launched, tmp_path / "program.py")
     assert done.returncode == 0, done.stderr
-    reference = counts(read(launched)["stats_minus_warmup"])
+    reference = counts(mean_of(launched)["stats_minus_warmup"])
     assert reference["loop/pipeline/batch"] == 20
     for out in windows:
-        tree = read(out)
+        tree = mean_of(out)
         assert counts(tree["stats_minus_warmup"]) == reference
         batch = tree["stats_minus_warmup"]["loop"]["pipeline"]["batch"]
         assert batch["decode"]["cpu_time"]["min"] >= 4
@@ -166,7 +165,7 @@ def test_threads_and_tasks_that_are_in_flight(batches: int, tmp_path: Path) -> N
     with running(tmp_path, IN_FLIGHT) as process:
         done = record(process.pid, tmp_path / "win", "--batches", batches)
     assert done.returncode == 0, done.stderr
-    found = counts(read(tmp_path / "win")["stats_minus_warmup"])
+    found = counts(mean_of(tmp_path / "win")["stats_minus_warmup"])
     threads = found.get("mixed/outer/batch", 0)
     assert threads + found.get("mixed/request", 0) == batches
     assert found.get("mixed/outer/batch/part/stage", 0) == threads
@@ -189,7 +188,7 @@ def test_the_workers_of_a_fork_server(tmp_path: Path) -> None:
         tree = read(tmp_path / "win", f"proc_0_gpu_0/child_{number}/benchmark.json")
         assert counts(tree["stats_minus_warmup"])["server/batch/answer"] == 20
     assert codes(tmp_path / "win") >= {"window-idle-process"}
-    assert counts(read(tmp_path / "one")["stats_minus_warmup"])["server/batch"] == 5
+    assert counts(mean_of(tmp_path / "one")["stats_minus_warmup"])["server/batch"] == 5
 
 
 @pytest.mark.slow
@@ -213,7 +212,7 @@ def test_the_requests_of_a_service(tmp_path: Path) -> None:
                 out = tmp_path / f"win_{number}"
                 done = record(process.pid, out, "--batches", 12)
                 assert done.returncode == 0, done.stderr
-                stats = read(out)["stats_minus_warmup"]
+                stats = mean_of(out)["stats_minus_warmup"]
                 assert counts(stats) == {"server/request": 12, "server/request/model": 12}
                 assert stats["server"]["request"]["model"]["cpu_time"]["min"] >= 10
         finally:
@@ -234,7 +233,7 @@ def test_the_processes_of_a_launch(tmp_path: Path) -> None:
         launcher.send_signal(signal.SIGINT)
         launcher.wait(PATIENCE_S)
     assert done.returncode == 0, done.stderr
-    assert counts(read(tmp_path / "win")["stats_minus_warmup"])["loop/pipeline/batch/model"] == 20
+    assert counts(mean_of(tmp_path / "win")["stats_minus_warmup"])["loop/pipeline/batch/model"] == 20
     assert sorted(path.name for path in (tmp_path / "win").glob("proc_*")) == ["proc_0_gpu_0", "proc_1_gpu_0"]
     assert read(out, "manifest.json")["tracer"]["kind"] == "none"
     assert not list(out.glob("proc_*/*.sqlite"))
@@ -258,7 +257,7 @@ def test_a_process_that_is_killed_in_the_window(tmp_path: Path) -> None:
         killer.join()
     assert done.returncode == 3, done.stderr
     assert codes(tmp_path / "win") >= {"window-process-ended", "processes-failed"}
-    assert counts(read(tmp_path / "win")["stats_minus_warmup"])["loop/pipeline/batch/model"] > 10
+    assert counts(mean_of(tmp_path / "win")["stats_minus_warmup"])["loop/pipeline/batch/model"] > 10
 
 
 @pytest.mark.slow
@@ -277,7 +276,7 @@ def test_a_window_that_is_interrupted_keeps_its_batches(tmp_path: Path) -> None:
         assert refused.returncode == 1
         assert not (tmp_path / "second").exists()
         assert record(process.pid, tmp_path / "third", "--batches", 3).returncode == 0
-    found = counts(read(out)["stats_minus_warmup"])
+    found = counts(mean_of(out)["stats_minus_warmup"])
     assert found["loop/pipeline/batch"] == found["loop/pipeline/batch/model"]
     assert "window-incomplete" in codes(out)
     assert "range-never-closed" not in codes(out)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,33 +31,25 @@ NS_PER_MS = 1_000_000
 
 
 class FakeClock:
-    """Monotonic nanoseconds; time passes only by `advance` or `sleep`."""
+    """Monotonic nanoseconds; time passes only by `advance`."""
 
     def __init__(self, now_ns: int = 1_000_000_000) -> None:
         self.now_ns = now_ns
 
     def __call__(self) -> int:
-        """Now, in ns."""
         return self.now_ns
 
     def advance(self, nanoseconds: int) -> None:
-        """Let time pass."""
         self.now_ns += nanoseconds
-
-    def sleep(self, seconds: float) -> None:
-        """Like `time.sleep`, without waiting."""
-        self.advance(round(seconds * 1e9))
 
 
 class RealClock(FakeClock):
     """The machine's clock; `advance` sleeps."""
 
     def __call__(self) -> int:
-        """Now, in ns."""
         return time.perf_counter_ns()
 
     def advance(self, nanoseconds: int) -> None:
-        """Sleep."""
         time.sleep(max(0, nanoseconds) / 1e9)
 
 
@@ -100,11 +92,6 @@ class FakeScript(BaseModel):
     has_device: bool = False
     """Whether there is a device timer, and device memory."""
 
-    model_bytes: int = 1_000
-    bytes_per_item: int = 0
-    device_bytes: int | None = None
-    """Size of the device's memory."""
-
     host_bytes_per_item: int = 0
     """Host memory allocated (and touched) in `allocate`."""
 
@@ -131,13 +118,7 @@ class FakeScript(BaseModel):
 
 
 class FakeBackend(Backend):
-    """Runs a `FakeScript`.
-
-    Args:
-        script: script of every model; None: the model is a function that returns one.
-        clock: None: the machine's own.
-        execute_ms: time of the n-th execution of a session, by (batch size, n), instead of the script's.
-    """
+    """Runs a `FakeScript`; without one, the model is a function that returns it. Without a clock, the machine's own."""
 
     name = "fake"
     modes = ("plain", "fast")
@@ -145,17 +126,10 @@ class FakeBackend(Backend):
     suffixes = ()
     install = "nothing to install"
 
-    def __init__(
-        self,
-        script: FakeScript | None = None,
-        clock: FakeClock | None = None,
-        execute_ms: Callable[[int, int], float] | None = None,
-    ) -> None:
-        self._script, self._clock, self._execute_ms = script, clock or RealClock(), execute_ms
-        self.sessions: list[FakeSession] = []
+    def __init__(self, script: FakeScript | None = None, clock: FakeClock | None = None) -> None:
+        self._script, self._clock = script, clock or RealClock()
 
     def versions(self) -> dict[str, str]:
-        """Its own."""
         return {"fake": "1.0"}
 
     def unsupported(self, options: BackendOptions) -> str | None:
@@ -163,45 +137,30 @@ class FakeBackend(Backend):
         del options
         return self._script.unavailable if self._script is not None else None
 
-    def load(self, model: ModelSource, options: BackendOptions) -> FakeSession:
-        """A session that follows the script."""
-        super().load(model, options)
-        return self.sessions[-1]
-
     def open(self, model: ModelSource, options: BackendOptions) -> FakeSession:
-        """A session that follows the script."""
         script: FakeScript = self._script or call_factory(model, self.name, options.precision)
         if script.unavailable is not None:
             raise BackendUnavailableError(script.unavailable)
         self._clock.advance(round(script.load_ms * NS_PER_MS))
-        session = FakeSession(script, options, self._clock, self._execute_ms)
-        self.sessions.append(session)
-        return session
+        return FakeSession(script, options, self._clock)
 
 
 class FakeSession(Session):
     """A session whose device executes started work in order, on the given clock."""
 
-    def __init__(
-        self,
-        script: FakeScript,
-        options: BackendOptions,
-        clock: FakeClock,
-        execute_ms: Callable[[int, int], float] | None = None,
-    ) -> None:
+    def __init__(self, script: FakeScript, options: BackendOptions, clock: FakeClock) -> None:
         shape = (None, *(script.layout or (script.features,)))
         super().__init__(*([TensorSpec(name=name, shape=shape, dtype="float32")] for name in "xy"))
         self.script, self.options, self.calls = script, options, list[str]()
         self.executions = 0
         self.device_free_ns = 0
-        self.clock, self._execute_ms = clock, execute_ms
+        self.clock = clock
         self._y: list[npt.NDArray[Any]] = []
         self._held: npt.NDArray[Any] | None = None
         self._is_first = True
 
     @property
     def batch_size(self) -> int:
-        """Of the last `allocate`."""
         return self._shapes["x"][0] if self._shapes else 0
 
     def _allocate(self, shapes: dict[str, Shape]) -> None:
@@ -211,19 +170,14 @@ class FakeSession(Session):
         is_full = _reached(batch, script.oom_at_batch) and not script.oom_in_execute
         if is_full or (script.oom_with_threads is not None and script.oom_with_threads == self.options.threads):
             raise OutOfMemoryError(f"the fake device has no room for a batch of {batch}")
-        needed = script.model_bytes + script.bytes_per_item * batch
-        if script.device_bytes is not None and needed > script.device_bytes:
-            raise OutOfMemoryError(f"a batch of {batch} takes {needed} bytes, the device has {script.device_bytes}")
         if script.host_bytes_per_item:
             self._held = np.ones(script.host_bytes_per_item * batch, np.uint8)
         self._host["x"], self._is_first = np.zeros(shapes["x"], np.float32), True
 
     def copy_in(self) -> None:
-        """Let time pass."""
         self._start("copy_in", self.script.copy_in_ms)
 
     def _execute(self) -> None:
-        """Let time pass, and fail as scripted."""
         script, batch = self.script, self.batch_size
         if _reached(batch, script.crash_at_batch) or self.executions == script.crash_at_execution:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -241,11 +195,9 @@ class FakeSession(Session):
         self._y = [y.astype(np.float16) if self.options.precision == "fp16" else y]
 
     def copy_out(self) -> None:
-        """Let time pass."""
         self._start("copy_out", self.script.copy_out_ms)
 
     def synchronize(self) -> None:
-        """Wait for the device."""
         self.calls.append("synchronize")
         self.clock.advance(max(0, self.device_free_ns - self.clock()))
 
@@ -259,21 +211,15 @@ class FakeSession(Session):
         self.calls.append("close")
 
     def device_timer(self) -> DeviceTimer | None:
-        """On the fake device's time, where there is one."""
         return FakeTimer(self) if self.script.has_device else None
 
     def device_memory_bytes(self) -> int | None:
-        """Model and batch."""
-        if not self.script.has_device:
-            return None
-        return self.script.model_bytes + self.script.bytes_per_item * self.batch_size
+        return 1_000 if self.script.has_device else None
 
     def settings(self) -> dict[str, str]:
-        """The mode."""
         return {"mode": self.options.mode or "plain"}
 
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
-        """Those of the script."""
         layers = [LayerTime(name, milliseconds) for name, milliseconds in self.script.layers.items()]
         return layers or super().layer_times(rounds)
 
@@ -288,8 +234,6 @@ class FakeSession(Session):
     def _milliseconds(self, batch: int) -> float:
         script = self.script
         extra = script.first_extra_ms if self._is_first else 0.0
-        if self._execute_ms is not None:
-            return extra + self._execute_ms(batch, self.executions)
         base = script.by_batch_ms.get(batch, script.execute_ms + script.per_item_ms * batch)
         series = script.series_ms
         return extra + base + (series[self.executions % len(series)] if series else 0.0)
@@ -302,15 +246,12 @@ class FakeTimer(DeviceTimer):
         self._session, self._start_ns, self._stop_ns = session, 0, 0
 
     def start(self) -> None:
-        """The device's time after all work started so far."""
         self._start_ns = max(self._session.clock(), self._session.device_free_ns)
 
     def stop(self) -> None:
-        """Likewise."""
         self._stop_ns = max(self._session.clock(), self._session.device_free_ns)
 
     def milliseconds(self) -> float:
-        """Between the two."""
         return (self._stop_ns - self._start_ns) / NS_PER_MS
 
 

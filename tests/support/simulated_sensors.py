@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.model.result import Float64
-from perfharness.model.trace import Int64
+from perfharness.model.columns import Float64, Int64
 
 NS_PER_S = 1e9
 

@@ -1,4 +1,4 @@
-"""Run folders by hand for the tests of comparisons: a manifest and the results, as a launch writes them."""
+"""Run folders by hand for the tests of comparisons, as a launch writes them, and what `compare` makes of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from perfharness.model.manifest import EnvironmentRecord, ProcessRecord, RunManifest, TracerRecord
+import pytest
+
+from perfharness.cli.main import run
+from perfharness.model.manifest import TracerRecord
+from tests.unit.run_records import manifest_of, process
 
 START = 1_700_000_000_000_000_000
 SECOND = 1_000_000_000
@@ -39,8 +43,7 @@ def write_launch(
     **manifest: Any,
 ) -> Path:
     """A run folder: `toy/batch` around the stages; returns it."""
-    process = folder / "proc_0_gpu_0"
-    process.mkdir(parents=True)
+    (folder / "proc_0_gpu_0").mkdir(parents=True)
     total = sum(value or 0.0 for value in times_ms.values())
     batch = {**stage(total, items=items), **{name: stage(value, items=items) for name, value in times_ms.items()}}
     tree = {
@@ -48,27 +51,17 @@ def write_launch(
         "throughput": {"items_per_second": throughput, "reason": None if throughput else "too few periods"},
         "meta": {"findings": [{"code": code, "severity": "error"} for code in errors]},
     }
-    (folder / "benchmark_mean.json").write_text(json.dumps(tree))
-    (process / "benchmark.json").write_text(json.dumps(tree))
-    record = ProcessRecord(
-        index=0, gpu_index=0, folder="proc_0_gpu_0", command=["python", "toy.py"], exit_code=0, ended=ended,  # type: ignore[arg-type]
-        start_unix_ns=START + round(start_s * SECOND), trace="trace.sqlite",
-    )  # fmt: skip
+    for path in ("benchmark_mean.json", "proc_0_gpu_0/benchmark.json"):
+        (folder / path).write_text(json.dumps(tree))
     made: dict[str, Any] = {
         "run_id": f"{folder.parent.name}-{folder.name}",
         "created": "2026-11-23T12:00:00+00:00",
-        "command": ["perfharness", "launch", "toy.py"],
-        "script": "toy.py",
-        "num_processes_per_gpu": 1,
         "warmup_batches": 2,
         "tracer": TracerRecord(kind="embedded", version="0.1.0"),
-        "environment": EnvironmentRecord(
-            **{"cpu": "AMD EPYC", "cpu_count": 2, "python": "3.11.7", **(environment or {})}
-        ),
-        "processes": [record],
+        "environment": {"cpu": "AMD EPYC", "cpu_count": 2, "python": "3.11.7", **(environment or {})},
     }
-    written = RunManifest.model_validate({**made, **manifest})
-    (folder / "manifest.json").write_text(written.model_dump_json())
+    record = process(0, gpu_uuid=None, pid=None, ended=ended, start_unix_ns=START + round(start_s * SECOND))
+    (folder / "manifest.json").write_text(manifest_of(record, **{**made, **manifest}).model_dump_json())
     return folder
 
 
@@ -87,3 +80,17 @@ def write_side(
         for number, time in enumerate(decode_ms)
     ]
     return ",".join(map(str, runs))
+
+
+def compared(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> dict[str, Any]:
+    """What `compare` prints as JSON."""
+    capsys.readouterr()
+    assert run(["compare", *map(str, words), "--format", "json"]) == code
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def first_version(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> dict[str, Any]:
+    """The first version of `compared`."""
+    version: dict[str, Any] = compared(capsys, *words, code=code)["versions"][0]
+    return version

@@ -55,9 +55,10 @@ def kernel(
     )  # fmt: skip
 
 
-def run_folder(folder: Path, *processes: ProcessRecord) -> Path:
+def run_folder(folder: Path, *processes: ProcessRecord, **changes: Any) -> Path:
     """A manifest with these processes."""
-    manifest = manifest_of(*processes, tracer=TracerRecord(kind="nsys"), environment=EnvironmentRecord())
+    own = {"tracer": TracerRecord(kind="nsys"), "environment": EnvironmentRecord()}
+    manifest = manifest_of(*processes, **{**own, **changes})
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "manifest.json").write_text(manifest.model_dump_json())
     return folder

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import exp, inf, isfinite, log1p, sqrt
 from typing import Literal
@@ -18,8 +18,7 @@ from pydantic import Field
 
 from perfharness.analysis.statistics import ALPHA, student_t
 from perfharness.model.base import Record
-from perfharness.model.result import Float64
-from perfharness.model.trace import Int64
+from perfharness.model.columns import Float64, Int64
 
 MIN_EFFECT = 0.02
 """Smallest relative difference that counts."""
@@ -51,9 +50,7 @@ Direction = Literal["up", "down", "same", "undecided", "not-comparable"]
 
 @dataclass(frozen=True)
 class Pair:
-    """One figure of both sides: one value per launch, none negative, and each launch's position in the order of all
-    launches (None if unknown).
-    """
+    """One figure of both sides: a value per launch, none negative; `…_at`: positions among all launches, if known."""
 
     base: Float64
     new: Float64
@@ -211,7 +208,7 @@ def _estimate(pair: Pair, rule: Rule) -> _Estimate | Judgement:
     undecided = Judgement("undecided", _exp(difference), threshold=rule.min_effect)
     floor = 0.0 if rule.spread is None else log1p(rule.spread)
     if not floor and min(len(base), len(new)) < 2:
-        return Judgement(**{**vars(undecided), "reason": Reason.ONE_LAUNCH})
+        return replace(undecided, reason=Reason.ONE_LAUNCH)
     launches = 2 / (1 / len(base) + 1 / len(new))
     error, freedom = _welch(base, new, floor)
     found = _Estimate(difference, difference, error, freedom, log1p(rule.min_effect), launches)
@@ -219,7 +216,7 @@ def _estimate(pair: Pair, rule: Rule) -> _Estimate | Judgement:
     if at[0] is None or at[1] is None or min(len(base), len(new)) < 2 or order_share(at[0], at[1]) <= MAX_ORDER_SHARE:
         return found
     if len(base) + len(new) <= 3:
-        return Judgement(**{**vars(undecided), "reason": Reason.TOO_FEW_FOR_DRIFT})
+        return replace(undecided, reason=Reason.TOO_FEW_FOR_DRIFT)
     tested, error, freedom = _beside_a_trend(base, new, at[0], at[1])
     error = max(error, floor * sqrt(2 / launches))
     return _Estimate(difference, tested, error, freedom, found.margin, launches, allows_drift=True)

@@ -1,7 +1,6 @@
 """Mean over several launches with its interval, and tests whether launches differ.
 
-Batches of one process share its memory layout, clocks and neighbours, so their spread does not predict the next launch.
-The interval uses one value per launch, with Student's t.
+Batches of one process share its memory layout and clocks, so intervals use one value per launch, with Student's t.
 """
 
 from __future__ import annotations

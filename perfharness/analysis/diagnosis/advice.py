@@ -102,9 +102,7 @@ def _repeats(outer: Advice, inner: Advice) -> bool:
 
 @dataclass(frozen=True)
 class StageAgreement:
-    """Verdicts on a stage over several processes: how many have each, most common first, and the `process` with the
-    most common one that takes longest.
-    """
+    """Verdicts of several processes, most common first; `process`: that with the most common one and most time."""
 
     path: Path
     verdicts: Mapping[Code, int]

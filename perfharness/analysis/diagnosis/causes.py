@@ -8,14 +8,14 @@ CUDA graph). Parts of the threads' time are ordered by how far they exceed their
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from perfharness.analysis.diagnosis.cpu_supply import CpuSupply
 from perfharness.analysis.diagnosis.gpu.stage import GpuTime
 from perfharness.analysis.diagnosis.host import MIN_SAMPLES, WAITS, WAITS_FOR_THREADS, HostTime
 from perfharness.analysis.diagnosis.steps import STEPS, WAIT_STEPS, cheaper
 from perfharness.model.activity import DOING, Activity
-from perfharness.model.diagnosis import Cause, Code, GpuLimit, KernelKind, Place
+from perfharness.model.diagnosis import Cause, Code, CopyGroup, FunctionShare, GpuLimit, KernelGroup, KernelKind, Place
 
 
 @dataclass(frozen=True)
@@ -73,20 +73,24 @@ UNRECORDED = 0.5
 
 @dataclass(frozen=True)
 class Evidence:
-    """Known facts about a stage. Shares are of its time; `wall_ms` is per batch, from the measured pass.
+    """Evidence of one pass about a stage. Shares are of its time; `wall_ms` is per batch.
 
     `throttled`: share of time stopped by a CPU quota. `cpu_load`: share of the CPUs in use (None if unknown).
-    `has_profile`: samples are from a profiling pass. `has_inner`: there are stages inside it.
+    `has_inner`: there are stages inside it. `has_profile`: samples are from a profiling pass.
     """
 
+    batches: int
     wall_ms: float
     host: HostTime
-    gpu: GpuTime | None = None
-    supply: CpuSupply = field(default_factory=CpuSupply)
-    throttled: float = 0.0
-    cpu_load: float | None = None
+    gpu: GpuTime | None
+    supply: CpuSupply
+    throttled: float
+    cpu_load: float | None
+    has_inner: bool
+    functions: list[FunctionShare]
+    kernels: list[KernelGroup]
+    copies: list[CopyGroup]
     has_profile: bool = False
-    has_inner: bool = False
 
     @property
     def read_by_helpers(self) -> float:
@@ -131,9 +135,7 @@ def _cause(
     detail: str | None = None,
     variant: str = "",
 ) -> Cause:
-    """A cause that saves its whole share, at most the GPU's idle time for a stage with GPU work. `variant`: suffix of
-    its row in THRESHOLDS.
-    """
+    """A cause that saves its share, at most the GPU's idle time. `variant`: suffix of its row in THRESHOLDS."""
     most = share if e.gpu is None else min(share, e.gpu.idle)
     least = THRESHOLDS[f"{code.value}{variant}"].least
     return Cause(code, share, most * e.wall_ms, what, STEPS.get(step, step), least, place, detail)

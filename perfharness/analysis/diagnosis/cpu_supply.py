@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perfharness.analysis.timeline.busy import BusyLine
+from perfharness.model.columns import Float64, Int64
 from perfharness.model.host_samples import HostEventKind, HostEvents, HostSamples
-from perfharness.model.result import Float64
 from perfharness.model.telemetry import SampleLog, Series
-from perfharness.model.trace import Int64
 from perfharness.model.units import NS_PER_US
 
 TOLERANCE = 0.25
@@ -19,9 +18,7 @@ TOLERANCE = 0.25
 
 @dataclass(frozen=True)
 class CpuSupply:
-    """CPUs shared by the processes of one launch; `threads`: how many of all processes run or are ready at once (None
-    if unknown).
-    """
+    """CPUs shared by the processes of one launch; `threads`: of all of them, running or ready at once, if known."""
 
     cpus: int | None = None
     processes: int = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -12,19 +13,12 @@ from perfharness.analysis.diagnosis.causes import Evidence, find_causes
 from perfharness.analysis.diagnosis.cpu_supply import CpuQuota, CpuSupply, cpus_used
 from perfharness.analysis.diagnosis.gpu.stage import GpuTime, copies, gpu_time, top_kernels
 from perfharness.analysis.diagnosis.gpu.workload import OtherProcesses, StageEvents, Workload, stage_events
-from perfharness.analysis.diagnosis.host import HostTime, HostTimes
+from perfharness.analysis.diagnosis.host import HostTimes
 from perfharness.analysis.stages.times import StageRows, stage_rows
 from perfharness.analysis.stages.warmup import judge_loops
-from perfharness.model.diagnosis import (
-    CopyGroup,
-    Diagnosis,
-    FunctionShare,
-    KernelGroup,
-    Path,
-    StageDiagnosis,
-    WarmupDiagnosis,
-)
-from perfharness.model.trace import Bool, GpuDevice, Int64
+from perfharness.model.columns import Bool, Int64
+from perfharness.model.diagnosis import Diagnosis, Path, StageDiagnosis, WarmupDiagnosis
+from perfharness.model.trace import GpuDevice
 from perfharness.model.units import NS_PER_MS
 
 MAX_STAGES = 200
@@ -80,16 +74,13 @@ class Pass:
         return next((one for one in batches if one is not None and is_batch[one.number]), stage).batches
 
     def events(self, stage: StageRows) -> StageEvents | None:
-        """GPU work of a stage; None if it has none or it is unknown."""
-        if self.workload is None or not self._knows_gpu_work(stage):
+        """GPU work of a stage; None if it has none, or if the trace lacks some of it."""
+        table, meta, rows = self.analysis.table, self.analysis.trace.meta, self.analysis.stages.index[stage.rows]
+        is_whole = all(finding.code != "trace-missing-calls" for finding in table.findings)
+        is_known = is_whole and meta.gpu_coverage != "untraced" and bool(table.gpu_known[rows].all())
+        if self.workload is None or not is_known:
             return None
         return stage_events(self.workload, replace(stage, batches=self.batches_around(stage)))
-
-    def _knows_gpu_work(self, stage: StageRows) -> bool:
-        """Whether the trace has all GPU work of the stage."""
-        table, rows = self.analysis.table, self.analysis.stages.index[stage.rows]
-        is_whole = all(finding.code != "trace-missing-calls" for finding in table.findings)
-        return is_whole and self.analysis.trace.meta.gpu_coverage != "untraced" and bool(table.gpu_known[rows].all())
 
     def throttled(self, stage: StageRows) -> float:
         """Share of a stage's time stopped by a quota."""
@@ -116,28 +107,10 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class StageEvidence:
-    """Evidence of one pass about a stage. `wall_ms` is per batch; `cpu_load`: share of the CPUs in use."""
-
-    batches: int
-    wall_ms: float
-    host: HostTime
-    gpu: GpuTime | None
-    throttled: float
-    cpu_load: float | None
-    functions: list[FunctionShare]
-    kernels: list[KernelGroup]
-    copies: list[CopyGroup]
-
-
-@dataclass(frozen=True)
 class PassEvidence:
-    """The part of a pass that is kept after its trace is released. `others_reason`: why the GPU use of the run's other
-    processes is unknown.
-    """
+    """What is kept of a pass. `others_reason`: why the GPU use of the run's other processes is unknown."""
 
-    stages: dict[Path, StageEvidence]
-    supply: CpuSupply
+    stages: dict[Path, Evidence]
     loops: list[WarmupDiagnosis]
     gpus: list[GpuDevice]
     others_reason: str | None
@@ -148,20 +121,22 @@ def find_evidence(one: Pass) -> PassEvidence:
     loops = [loop for loop, _ in judge_loops(one.analysis)]
     longest = {stage.path for stage in sorted(one.stages.values(), key=lambda stage: -one.wall_ms(stage))[:MAX_STAGES]}
     host = one.host  # before the GPU work, because both at once need the most memory
-    found = {path: _of_stage(one, host, stage) for path, stage in one.stages.items() if path in longest}
+    found = {path: _of_stage(one, host, stage, longest) for path, stage in one.stages.items() if path in longest}
     gpus = [] if one.workload is None else list(one.workload.gpus.facts)
-    return PassEvidence(found, one.supply, loops, gpus, one.others.reason)
+    return PassEvidence(found, loops, gpus, one.others.reason)
 
 
-def _of_stage(one: Pass, host: HostTimes, stage: StageRows) -> StageEvidence:
-    events = one.events(stage)
-    return StageEvidence(
+def _of_stage(one: Pass, host: HostTimes, stage: StageRows, paths: Collection[Path]) -> Evidence:
+    path, events = stage.path, one.events(stage)
+    return Evidence(
         batches=one.batches_around(stage),
         wall_ms=one.wall_ms(stage),
         host=host.of_stage(stage.number),
         gpu=None if events is None else gpu_time(events),
+        supply=one.supply,
         throttled=one.throttled(stage),
         cpu_load=one.cpu_load(stage),
+        has_inner=any(len(inner) > len(path) and inner[: len(path)] == path for inner in paths),
         functions=host.functions(stage.number),
         kernels=[] if events is None else top_kernels(events),
         copies=[] if events is None else copies(events),
@@ -170,33 +145,15 @@ def _of_stage(one: Pass, host: HostTimes, stage: StageRows) -> StageEvidence:
 
 def diagnose(measured: PassEvidence, profiling: PassEvidence | None = None) -> Diagnosis:
     """Find the causes of each stage's time."""
-    stages = [
-        _diagnose_stage(measured, stage, profiling, None if profiling is None else profiling.stages.get(path), path)
-        for path, stage in measured.stages.items()
-    ]
+    again = {} if profiling is None else profiling.stages
+    stages = [_diagnosed(path, stage, again.get(path)) for path, stage in measured.stages.items()]
     return Diagnosis(_marked(stages), measured.loops, measured.gpus)
 
 
-def _diagnose_stage(
-    measured: PassEvidence,
-    stage: StageEvidence,
-    profiling: PassEvidence | None,
-    again: StageEvidence | None,
-    path: Path,
-) -> StageDiagnosis:
-    has_profile = profiling is not None and again is not None
+def _diagnosed(path: Path, stage: Evidence, again: Evidence | None) -> StageDiagnosis:
     seen = stage if again is None else again
     gpu = stage.gpu if again is None else _gpu(stage.gpu, again.gpu)
-    evidence = Evidence(
-        wall_ms=stage.wall_ms,
-        host=seen.host,
-        gpu=gpu,
-        supply=measured.supply if profiling is None or again is None else profiling.supply,
-        throttled=stage.throttled,
-        cpu_load=stage.cpu_load,
-        has_profile=has_profile,
-        has_inner=any(len(one) > len(path) and one[: len(path)] == path for one in measured.stages),
-    )
+    evidence = replace(stage, host=seen.host, gpu=gpu, supply=seen.supply, has_profile=again is not None)
     return StageDiagnosis(
         path=path,
         batches=stage.batches,

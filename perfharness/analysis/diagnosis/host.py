@@ -17,10 +17,9 @@ from perfharness.analysis.segments import SampleTimes, Segments, paint, sample_t
 from perfharness.analysis.timeline.busy import BLOCK_ROWS, BusyLine
 from perfharness.analysis.timeline.grouping import distinct, sum_by_code
 from perfharness.model.activity import ACTIVITIES, CODES, Activity
+from perfharness.model.columns import Bool, Float64, Int64, Integers
 from perfharness.model.diagnosis import FunctionShare, Place
 from perfharness.model.host_samples import HostState
-from perfharness.model.result import Float64
-from perfharness.model.trace import Bool, Int64, Integers
 
 MIN_SAMPLES = 10
 """Fewest samples of a stage to explain its unrecorded time."""
@@ -86,7 +85,7 @@ class HostTimes:
         self._thread_times = thread_times(analysis.trace)
         segments = paint(analysis)
         samples = sample_times(analysis, segments)
-        self._samples = None if samples is None else samples.where(kept[samples.row])
+        self._samples = None if samples is None else samples.select(kept[samples.row])
         length = segments.end_ns - segments.start_ns
         length[~kept[segments.row]] = 0
         self._recorded = self._with_inner(segments.stage, segments.activity, length)
@@ -100,7 +99,7 @@ class HostTimes:
         if not whole:
             return HostTime({Activity.UNKNOWN: 1.0})
         other_calls, samples = float(recorded[CODES[Activity.OTHER]]) / whole, self._samples
-        mine = None if samples is None else samples.where(self._is_inside(path)[samples.stage])
+        mine = None if samples is None else samples.select(self._is_inside(path)[samples.stage])
         count = 0.0 if mine is None else float(mine.count.sum())
         hidden = float(self._hidden[path]) / whole
         if mine is None or count < MIN_SAMPLES:
@@ -120,7 +119,7 @@ class HostTimes:
         """Functions of the stage with this path."""
         if self._samples is None:
             return []
-        return self._stacks.functions(self._samples.where(self._is_inside(path)[self._samples.stage]))
+        return self._stacks.functions(self._samples.select(self._is_inside(path)[self._samples.stage]))
 
     def _with_readings(self, path: int, shares: Float64) -> Float64:
         """Divide the unknown time by readings of how long its threads ran and waited for a CPU (lower bounds)."""

@@ -19,9 +19,9 @@ from perfharness.analysis.host_samples.frames import (
 )
 from perfharness.analysis.segments import SampleTimes
 from perfharness.analysis.timeline.grouping import distinct, sum_by_code
+from perfharness.model.columns import Bool, Int64
 from perfharness.model.diagnosis import FunctionShare, Place
 from perfharness.model.host_samples import Frame, HostSamples
-from perfharness.model.trace import Bool, Int64
 
 DATA_LOADERS: Names = {"torch/utils/data/dataloader.py": None, "tensorflow/python/data/ops/iterator_ops.py": None}
 """Functions that wait for workers preparing batches ahead, by end of file name."""

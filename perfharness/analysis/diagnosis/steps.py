@@ -34,7 +34,7 @@ STEPS = {
     "read back": "Keep values on the GPU and read them once per batch (.item(), .cpu(), .tolist(), nonzero() wait).",
     "synchronize": "Wait once per batch, where the result is needed; order work by streams and events.",
     "launches": "Issue fewer operations: a CUDA graph, torch.compile(mode='reduce-overhead'), jax.jit, larger batches.",
-    "explain": "Add --explain to see which functions and waits take the time.",
+    "explain": "Launch with --explain to see which functions and waits take the time.",
     "more samples": "Run more batches.",
     "inner stages": "Look at the stages inside it.",
     "smaller stages": "Annotate its parts as stages.",
@@ -63,8 +63,8 @@ THREADS = {
 """Option of each library for more threads."""
 LESS = {
     "json": "fewer or smaller values, or a binary form",
-    "onnxruntime": "a smaller or quantized model",
-    "torch": "a smaller or quantized model, torch.compile",
+    "onnxruntime": "a smaller model, or a quantized one if it measures faster",
+    "torch": "a smaller model, or a quantized one if it measures faster, torch.compile",
     "PIL": "Image.draft or reduce before decoding",
     "logging": "fewer messages, a higher level",
 }
@@ -79,7 +79,7 @@ def cheaper(place: Place, library: Library | None, cpu_load: float | None) -> st
     """Suggest how to compute less in this function, most of whose time is in `library`."""
     if library is None:
         what = f"line {place.line}" if place.function.startswith("<") else place.function
-        return f"Make {what} cheaper, or spread its work over processes."
+        return f"Make {what} cheaper, or spread its work over processes (try -np 2)."
     call, less = f"{library.function} of {library.name}", LESS.get(library.name, "smaller inputs, cheaper options")
     threads = THREADS.get(library.name)
     if threads is None or cpu_load is None:

@@ -10,7 +10,8 @@ import numpy as np
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model import conventions
-from perfharness.model.trace import Int64, Trace
+from perfharness.model.columns import Int64
+from perfharness.model.trace import Trace
 from perfharness.trace.names import code_of
 
 WINDOW_SHARE = 0.5
@@ -49,9 +50,7 @@ class ThreadReadings:
         )
 
     def _between(self, thread: Int64, start_ns: Int64, end_ns: Int64) -> Iterator[tuple[Int64, Int64, Int64]]:
-        """Yield per thread, for each interval between readings: its length, the part inside the ranges, and the time
-        the thread spent.
-        """
+        """Per thread, for each interval of readings: its length, part inside the ranges, time the thread spent."""
         for one in distinct(thread):
             first, last = np.searchsorted(self.thread, [one, one + 1]).tolist()
             if last - first < 2:

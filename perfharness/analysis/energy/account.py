@@ -9,10 +9,11 @@ from types import MappingProxyType
 import numpy as np
 
 from perfharness.analysis.energy.results import GpuEnergy, IdlePower, ProcessEnergy, RunEnergy, StageEnergy
-from perfharness.analysis.energy.sensor import IN_STEP, MIN_UPDATES, SOURCES, Energy, Sensor, Window, read_sensor
-from perfharness.analysis.energy.stages import Known, Spans, per, rounded, stage_energies, union
+from perfharness.analysis.energy.sensor import IN_STEP, MIN_UPDATES, SOURCES, Energy, Sensor, read_sensor
+from perfharness.analysis.energy.stages import Known, per, rounded, stage_energies
 from perfharness.analysis.energy.work import MeasuredProcess, merged, no_window, union_window
 from perfharness.analysis.metrics.results import GpuMetrics
+from perfharness.analysis.timeline.busy import Spans, Window, union
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.machines import gpu_name
 from perfharness.model.telemetry import SampleLog
@@ -28,11 +29,7 @@ OF_ALL_INSTANCES = "a MIG instance has no energy sensor, and the sensor of its G
 def account(
     log: SampleLog, processes: Sequence[MeasuredProcess], metrics: Mapping[str, GpuMetrics] = MappingProxyType({})
 ) -> tuple[RunEnergy, list[Finding]]:
-    """Energy of a run, from the readings of the sensors and the GPU work of the traces.
-
-    Args:
-        metrics: of the GPUs by UUID: how they are named, and on which node they are.
-    """
+    """Energy of a run, from sensors and the GPU work of traces. `metrics`: by UUID, for names and nodes."""
     uuids = dict.fromkeys(gpu.uuid for process in processes for gpu in process.gpus)
     on_gpu = {uuid: [mine for process in processes if (mine := process.on(uuid)) is not None] for uuid in uuids}
     instances = {gpu.uuid for process in processes for gpu in process.gpus if gpu.uuid != gpu.sensor_uuid}

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.statistics import student_t
-from perfharness.model.result import Float64
+from perfharness.analysis.timeline.busy import Window
+from perfharness.model.columns import Float64, Int64
 from perfharness.model.telemetry import SampleLog
-from perfharness.model.trace import Int64
 from perfharness.model.units import NS_PER_S
 
 COUNTER = "energy_total_mj"
@@ -41,9 +41,6 @@ SWING = 2.0
 
 IN_STEP = "updates of the sensor coincide with the same part of each batch"
 
-Window = tuple[int, int]
-"""Start and end, UTC ns."""
-
 
 @dataclass(frozen=True)
 class Energy:
@@ -56,9 +53,7 @@ class Energy:
 
 @dataclass(frozen=True)
 class Sensor:
-    """Updates of a sensor: each came between `early_ns` and `late_ns`; `joules` is the energy so far, `power_w` the
-    mean power until the next update.
-    """
+    """Updates between `early_ns` and `late_ns`; `joules`: so far; `power_w`: mean power until the next update."""
 
     source: str
     early_ns: Int64

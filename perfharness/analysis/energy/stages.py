@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.energy.results import StageEnergy
-from perfharness.analysis.energy.sensor import COUNTER, Energy, Sensor, Window
-from perfharness.analysis.timeline.busy import BusyLine, merge, stretches
+from perfharness.analysis.energy.sensor import COUNTER, Energy, Sensor
+from perfharness.analysis.timeline.busy import BusyLine, Spans, Window, merge, stretches, union
 from perfharness.model.rounding import figure
-from perfharness.model.trace import Int64
 from perfharness.model.units import NS_PER_S
 
 WAITING = "waiting"
@@ -29,15 +28,10 @@ IDLE_FLOOR = 0.9
 WIDEST = 2.0
 """Largest ratio of upper to lower bound with an estimate."""
 
-Spans = tuple[Int64, Int64]
-"""Starts and ends, UTC ns."""
-
 
 @dataclass(frozen=True)
 class Known:
-    """Bounds on the energy of stages: energy of the windows, idle power before the run, and highest power of the GPU
-    (None if unknown).
-    """
+    """Bounds on stages: energy of the windows, idle power before the run, highest power; None if unknown."""
 
     total: Energy
     idle_w: float | None
@@ -106,12 +100,6 @@ def _pure(sensor: Sensor, own: BusyLine, others: BusyLine) -> tuple[float, float
     most = sensor.late_ns[after] - sensor.early_ns[first]
     joules = sensor.joules[after] - sensor.joules[first]
     return float(joules.sum()), int(least.sum()) / NS_PER_S, int(most.sum()) / NS_PER_S
-
-
-def union(parts: Sequence[Spans]) -> Spans:
-    """Union of all intervals."""
-    nothing = np.empty(0, dtype=np.int64)
-    return merge(*(np.concatenate([nothing, *(part[side] for part in parts)]) for side in (0, 1)))
 
 
 def _inside(spans: Spans, windows: Sequence[Window]) -> Spans:

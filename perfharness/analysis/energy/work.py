@@ -10,17 +10,14 @@ import numpy as np
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.stages.throughput import loop_window
 from perfharness.analysis.stages.times import stage_of_calls
-from perfharness.analysis.timeline.busy import BusyLine
+from perfharness.analysis.timeline.busy import BusyLine, Window
 from perfharness.analysis.timeline.gpus import find_gpus
 from perfharness.analysis.timeline.grouping import rows_by_code
-from perfharness.model.result import BatchLoop, Float64, GpuWork, path_text
-from perfharness.model.trace import Bool, Int64
+from perfharness.model.columns import Bool, Float64, Int64
+from perfharness.model.result import BatchLoop, GpuWork, path_text
 
 OUTSIDE = "outside of stages"
 """Traced GPU work outside all stages."""
-
-Window = tuple[int, int]
-"""Start and end, UTC ns."""
 
 MAX_CLOCK_ERROR_NS = 25_000_000
 """A quarter of an update of the slowest sensor. A constant clock error looks like the sensor's lag."""
@@ -100,11 +97,6 @@ class Batches:
         order = np.argsort(start, kind="stable")
         windows = [window for loop in loops if (window := loop_window(loop)) is not None]
         return cls(start[order], end[order], items[order], warmup[order], merged(windows))
-
-    @property
-    def window(self) -> Window | None:
-        """From the start of the first window to the end of the last; None without windows."""
-        return union_window(list(self.windows))
 
     def counts(self, windows: Sequence[Window]) -> tuple[int, float | None]:
         """Batches that begin in these windows, including warm-up, whose energy is included; items, None if unknown."""

@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from perfharness.analysis.host_samples.frames import is_library
+from perfharness.model.columns import Bool, Int64
 from perfharness.model.host_samples import Frame, HostSamples, HostState
-from perfharness.model.trace import Bool, Int64
 
 STEP = ("asyncio/events.py", "_run")
 """Runs a step of a coroutine or a callback."""
@@ -28,9 +28,7 @@ COMPUTING = (HostState.RUNNING, HostState.RUNNABLE, HostState.UNKNOWN)
 
 
 def with_awaits(samples: HostSamples) -> HostSamples:
-    """Add the coroutine to stacks of samples in a waiting event loop. Computing and waits for a CPU of the loop stay
-    its own.
-    """
+    """Add the coroutine to stacks of samples in a waiting event loop, unless the loop itself computes or is ready."""
     frames = samples.frames
     is_loop = [
         any(one.file.endswith(f"/{file}") and one.function.rpartition(".")[2] in names for file, names in LOOP.items())
@@ -67,9 +65,7 @@ def _own(frames: list[Frame], stack: tuple[int, ...], at: int) -> tuple[int, ...
 
 
 def _last_steps(samples: HostSamples, is_step: Bool) -> Int64:
-    """For each sample, the previous sample in a coroutine on its thread and in its stage, else the next one; -1 if
-    there is none.
-    """
+    """Each sample's previous, else next, sample in a coroutine on its thread and in its stage; -1 if there is none."""
     order = np.lexsort((np.arange(len(samples)), samples.stage, samples.thread))
     thread, stage, runs = samples.thread[order], samples.stage[order], is_step[order]
     is_new = np.r_[True, (thread[1:] != thread[:-1]) | (stage[1:] != stage[:-1])]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from perfharness.analysis.timeline.clock import monotonic_tie
+from perfharness.model.columns import Int64
 from perfharness.model.host_samples import HostProbe
-from perfharness.model.trace import PID_SHIFT, Int64, Trace
+from perfharness.model.trace import PID_SHIFT, Trace
 from perfharness.trace.host_samples import RecordedProbe
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from perfharness.model.columns import Int64
 from perfharness.model.host_samples import Frame
-from perfharness.model.trace import Int64
 
 Names = Mapping[str, frozenset[str] | None]
 """Functions by end of file name; None for all functions of a file."""
@@ -18,9 +18,7 @@ FEW_SHAPES = "pad to few shapes"
 
 @dataclass(frozen=True)
 class Compiler:
-    """A compiler: its name, advice if it runs in the steady state, and `files`: Python functions that run only while it
-    compiles.
-    """
+    """A compiler, advice if it runs in the steady state, and `files`: functions that run only while it compiles."""
 
     name: str
     step: str

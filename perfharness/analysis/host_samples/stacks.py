@@ -25,14 +25,14 @@ def stage_stacks(analysis: Analysis) -> dict[Path, list[Stack]]:
     stages, samples = analysis.stages, sample_times(analysis, paint(analysis))
     if samples is None:
         return {}
-    samples = samples.where(samples.samples.stack[samples.sample] >= 0)
+    samples = samples.select(samples.samples.stack[samples.sample] >= 0)
     every = stage_rows(stages, analysis.stage_times)
     paths = {one.path for one in every}
     found: dict[Path, list[Stack]] = {}
     for stage in every:
         if any(stage.path[:length] in paths for length in range(1, len(stage.path))):
             continue
-        mine = samples.where(stages.inside(np.isin(np.arange(len(stages)), stage.rows))[samples.row])
+        mine = samples.select(stages.inside(np.isin(np.arange(len(stages)), stage.rows))[samples.row])
         if not mine.ns.sum():
             continue
         stack = mine.samples.stack[mine.sample]

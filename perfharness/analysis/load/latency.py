@@ -29,13 +29,7 @@ INDEPENDENT_SHARE = 0.25
 
 
 def load_times(at_ns: Int64, values_ns: Int64, otherwise: str) -> LoadTimes:
-    """Compute the statistics of one kind of time.
-
-    Args:
-        at_ns: due time of each request.
-        values_ns: time of each request; `NEVER_NS` if unanswered.
-        otherwise: reason to report without any values.
-    """
+    """Statistics of one kind of time of requests due `at_ns`; `NEVER_NS`: unanswered. `otherwise`: why none."""
     slower = int((values_ns == NEVER_NS).sum())
     total = len(values_ns)
     why = f"{slower} of {total} requests ({slower / max(total, 1):.2g} of all) were not answered before the timeout"

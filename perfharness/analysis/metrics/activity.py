@@ -10,9 +10,9 @@ from perfharness.analysis.energy.work import Batches
 from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.stages.times import StageTimes
 from perfharness.analysis.timeline.grouping import distinct
+from perfharness.model.columns import Float64, Int64
 from perfharness.model.result import BatchLoop
-from perfharness.model.telemetry import Float64
-from perfharness.model.trace import Int64, TraceClock
+from perfharness.model.trace import TraceClock
 
 OUTSIDE_STAGES = "batch, outside of its stages"
 

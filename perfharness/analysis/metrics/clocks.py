@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from perfharness.analysis.metrics.figures import Held, Window, held
+from perfharness.analysis.metrics.figures import Held, held
 from perfharness.analysis.metrics.results import ClockEventTime, ClockHold
-from perfharness.analysis.timeline.busy import BusyLine
+from perfharness.analysis.timeline.busy import BusyLine, Window, union
+from perfharness.model.columns import Bool, Int64
 from perfharness.model.telemetry import CLOCK_EVENT_REASONS, SampleLog, Series, clock_event_names
-from perfharness.model.trace import Bool, Int64
 from perfharness.model.units import NS_PER_S
 
 MAX_DROP = 0.05
@@ -51,6 +51,12 @@ class Throttling:
         during = {reason: line.within(start_ns, end_ns) > 0 for reason, line in self.lines.items()}
         return {reason: touched for reason, touched in during.items() if touched.any()}
 
+    def any_touched(self, start_ns: Int64, end_ns: Int64) -> Bool:
+        """Mask of the intervals it overlaps."""
+        lengths = [line.within(start_ns, end_ns) for line in self.lines.values()]
+        found: Bool = np.any([np.zeros(len(start_ns)), *lengths], axis=0)
+        return found
+
     def within(self, window: Window) -> dict[str, float]:
         """Seconds in a window, by reason."""
         start, end = np.asarray([window[0]]), np.asarray([window[1]])
@@ -82,17 +88,15 @@ def throttling_of(log: SampleLog, uuid: str, requested: RequestedClocks, work: W
     """All throttled times of a GPU (for a MIG instance, its whole GPU), by NVML's reasons and by low clocks. `work`:
     when processes ran, to derive a reference if no clock was requested.
     """
-    parts = []
-    nothing = np.empty(0, dtype=np.int64)
-    idle = BusyLine(nothing, nothing)
+    parts, idle = [], BusyLine(*union([]))
     reasons = log.get(uuid, "clock_event_reasons")
     if reasons is not None and reasons.is_read.any():
         steps = _states(reasons)
         masks = steps.value.astype(np.int64)
         for mask in np.unique(masks).tolist():
-            given = steps.at(masks == mask)
+            given = steps.select(masks == mask)
             parts += [(name, given.start_ns, given.end_ns) for name in clock_event_names(mask) if SLOWS.get(name, True)]
-        resting = steps.at((masks & IDLE_BIT) > 0)
+        resting = steps.select((masks & IDLE_BIT) > 0)
         idle = BusyLine(resting.start_ns, resting.end_ns)
     for name, metric, request in requested.each():
         clock = log.get(uuid, metric)
@@ -100,7 +104,7 @@ def throttling_of(log: SampleLog, uuid: str, requested: RequestedClocks, work: W
             steps = held(clock) if work is None else held(clock).within(work)
             rests = idle.within(steps.start_ns, steps.end_ns) >= (steps.end_ns - steps.start_ns) / 2
             least = (1 - MAX_DROP) * (request or reference_mhz(clock, work) or 0.0)
-            low = steps.at((steps.value < least) & ~rests)
+            low = steps.select((steps.value < least) & ~rests)
             parts += [(name, low.start_ns, low.end_ns)] if len(low.value) else []
     return _joined(parts)
 

@@ -8,9 +8,10 @@ import numpy as np
 
 from perfharness.analysis.metrics.results import MetricFigures
 from perfharness.analysis.statistics import min_count, weighted_quantile
+from perfharness.analysis.timeline.busy import Window
+from perfharness.model.columns import Columns, Float64, Int64
 from perfharness.model.rounding import figure
-from perfharness.model.telemetry import Float64, Series
-from perfharness.model.trace import Bool, Int64
+from perfharness.model.telemetry import Series
 
 MIN_KNOWN = 0.5
 """Least part of a window with known values; with less, a mean would represent another window."""
@@ -18,26 +19,19 @@ MIN_KNOWN = 0.5
 HOLD_READINGS = 3.0
 """Usual reading intervals for which a value holds after the last reading."""
 
-Window = tuple[int, int]
-"""Start and end, UTC ns."""
-
 
 @dataclass(frozen=True)
-class Held:
+class Held(Columns):
     """A metric as steps: `value[i]` from `start_ns[i]` to `end_ns[i]`, without failed readings."""
 
     start_ns: Int64
     end_ns: Int64
     value: Float64
 
-    def at(self, which: Bool) -> Held:
-        """Select steps by mask."""
-        return Held(self.start_ns[which], self.end_ns[which], self.value[which])
-
     def within(self, window: Window) -> Held:
         """Clip to a window."""
         start, end = np.maximum(self.start_ns, window[0]), np.minimum(self.end_ns, window[1])
-        return Held(start, end, self.value).at(end > start)
+        return Held(start, end, self.value).select(end > start)
 
     def quantile(self, share: float) -> float | None:
         """Quantile weighted by time; None without steps."""
@@ -50,16 +44,13 @@ class Held:
 
 
 def held(series: Series) -> Held:
-    """Readings of a metric as steps. A failed reading ends the step before it."""
-    if not len(series):
-        nothing = np.empty(0, dtype=np.int64)
-        return Held(nothing, nothing, np.empty(0))
+    """At least one reading of a metric as steps. A failed reading ends the step before it."""
     at = np.flatnonzero(series.is_new | ~series.is_read | np.r_[True, ~series.is_read[:-1]])
     time, hold = series.time_unix_ns, HOLD_READINGS * series.usual_ns
     end = np.append(time[at[1:]], int(time[-1] + hold))
     # After a long gap without readings, the value before it is unknown.
     longest = np.append(time[at[1:] - 1], time[-1]) + round(hold)
-    return Held(time[at], np.minimum(end, np.maximum(longest, time[at])), series.value[at]).at(
+    return Held(time[at], np.minimum(end, np.maximum(longest, time[at])), series.value[at]).select(
         ~np.isnan(series.value[at])
     )
 
@@ -70,7 +61,7 @@ def since_last_reading(series: Series) -> Held:
     if len(time) < 2:
         return held(series)
     start = np.r_[time[0] - np.int64(np.median(np.diff(time))), time[:-1]]
-    return Held(start, time, series.value).at(~np.isnan(series.value))
+    return Held(start, time, series.value).select(~np.isnan(series.value))
 
 
 def window_figures(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from perfharness.analysis import statistics
-from perfharness.analysis.metrics.figures import Window, held
+from perfharness.analysis.metrics.figures import held
 from perfharness.analysis.metrics.results import BatchPeak, Growth
+from perfharness.analysis.timeline.busy import Window
+from perfharness.model.columns import Int64
 from perfharness.model.telemetry import Series
-from perfharness.model.trace import Int64
 from perfharness.model.units import NS_PER_S
 
 BLOCKS = 20
@@ -27,13 +28,7 @@ LATE_SHARE = 0.25
 NO_BATCHES = "there is no measured window, and memory always grows while a program starts"
 
 
-def growth(
-    series: Series | None,
-    window: Window | None,
-    batches: int | None,
-    *,
-    is_on_gpu: bool = False,
-) -> Growth:
+def growth(series: Series | None, window: Window | None, batches: int | None, *, is_on_gpu: bool = False) -> Growth:
     """Peak and growth of memory over a window with this many batches (None if it is not a measured window). `grows`:
     beyond chance, by at least 2 % of the mean and 16 MiB, and not only early.
     """

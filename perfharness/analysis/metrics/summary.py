@@ -18,7 +18,7 @@ from perfharness.analysis.metrics.clocks import (
     of_any,
     throttling_known,
 )
-from perfharness.analysis.metrics.figures import Window, counter_total, window_figures
+from perfharness.analysis.metrics.figures import counter_total, window_figures
 from perfharness.analysis.metrics.memory import batch_peak, growth
 from perfharness.analysis.metrics.results import (
     GpuMetrics,
@@ -28,7 +28,7 @@ from perfharness.analysis.metrics.results import (
     RunMetrics,
     WindowKind,
 )
-from perfharness.analysis.timeline.busy import BusyLine
+from perfharness.analysis.timeline.busy import BusyLine, Window, union
 from perfharness.model.telemetry import (
     GPM_RATES,
     GPM_SHARES,
@@ -77,12 +77,7 @@ def summarise_metrics(
     requested: Mapping[str, RequestedClocks],
     hosts: Mapping[int, str | None] = MappingProxyType({}),
 ) -> RunMetrics:
-    """Figures of GPUs, of processes (those without batches too) and of the host.
-
-    Args:
-        throttling, requested: by UUID of the GPU.
-        hosts: of each node; empty: there is one machine.
-    """
+    """Figures of GPUs, processes and host. `throttling`, `requested`: by UUID; `hosts`: by node, empty for one."""
     gpus = [
         replace(
             _gpu(log, record, processes, throttling.get(record.subject), requested.get(record.subject)),
@@ -193,16 +188,14 @@ def throttled_batches(process: MeasuredProcess, throttling: Throttling) -> int |
     if process.reason is not None:
         return None
     batches = process.batches
-    touched = throttling.touched(batches.start_ns, batches.end_ns)
-    any_reason = np.logical_or.reduce([*touched.values(), np.zeros(len(batches.warmup), dtype=np.bool_)])
-    return int((any_reason & ~batches.warmup).sum())
+    return int((throttling.any_touched(batches.start_ns, batches.end_ns) & ~batches.warmup).sum())
 
 
 def _busy_share(processes: Sequence[MeasuredProcess], window: Window | None) -> float | None:
     """Part of the window with traced GPU work; None if some is unknown."""
     if window is None or not processes or any(process.work.reason for process in processes):
         return None
-    line = BusyLine(*np.concatenate([process.work.all_busy() for process in processes], axis=1))
+    line = BusyLine(*union([spans for process in processes for spans in process.work.busy]))
     busy = int(line.within(np.asarray([window[0]]), np.asarray([window[1]]))[0])
     return round(busy / (window[1] - window[0]), 6)
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from perfharness.analysis.metrics.activity import ProcessActivity, shares_over_time
 from perfharness.analysis.timeline.busy import merge, stretches
-from perfharness.model.telemetry import CLOCK_EVENT_REASONS, HOST, Float64, SampleLog, Series
-from perfharness.model.trace import Int64
+from perfharness.model.columns import Float64, Int64
+from perfharness.model.telemetry import CLOCK_EVENT_REASONS, HOST, SampleLog, Series
 from perfharness.model.units import NS_PER_S
 
 GAP_PERIODS = 4.0

@@ -1,8 +1,4 @@
-"""Compare ranks that work together: their collectives, who waits for whom, and the stage that caused a delay.
-
-`rank_work` extracts the needed part of one rank's trace, so that the trace can be released; `compare_ranks` aligns all
-ranks on one clock.
-"""
+"""Compare ranks: `rank_work` keeps what is needed of one rank's trace, `compare_ranks` aligns all on one clock."""
 
 from perfharness.analysis.ranks.compare import compare_ranks as compare_ranks
 from perfharness.analysis.ranks.matching import RankClock as RankClock

@@ -30,8 +30,8 @@ from perfharness.analysis.ranks.work import RankWork
 from perfharness.analysis.statistics import student_interval
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.grouping import distinct, group_rows, sum_by_code
-from perfharness.model.result import Float64, Path
-from perfharness.model.trace import Bool, Int64
+from perfharness.model.columns import Bool, Float64, Int64
+from perfharness.model.result import Path
 from perfharness.model.units import NS_PER_MS
 
 MIN_BATCHES = 8
@@ -61,9 +61,7 @@ Basis = Literal["host", "gpu"]
 def compare_ranks(
     ranks: Sequence[RankInput], *, world_size: int | None = None, asked: Parallel | None = None
 ) -> RankGroup:
-    """Compare two or more ranks that work together. `asked`: whether they share their items (`--parallel`); None to
-    detect it.
-    """
+    """Compare ranks that work together. `asked`: whether they share items (`--parallel`); None to detect it."""
     inputs = sorted(ranks, key=lambda one: one.rank)
     common = common_batches(inputs)
     kinds = {one.work.kind for one in inputs}

@@ -11,14 +11,32 @@ from perfharness.model.result import path_text
 
 def rank_findings(group: RankGroup, nodes: Mapping[str, str] | None = None) -> Iterator[Finding]:
     """Findings about one group of ranks. `nodes`: machine of each process, for a run on several."""
-    yield from _parallel(group)
-    yield from _missing(group)
-    if group.reason is not None and group.source is not None:
+    if group.parallel is None:
         yield Finding(
             "ranks-not-compared",
             Severity.WARNING,
-            f"It is unknown which rank the others wait for: {group.reason}.",
+            f"Throughput not measured: {group.parallel_reason}.",
+            "Give the option to `perfharness analyze`, or to the next launch.",
         )
+    elif group.parallel_basis == "recognized":
+        yield Finding(
+            "ranks-share-items",
+            Severity.WARNING,
+            f"The items of {len(group.processes)} ranks count once, because all ranks have the same batches with "
+            "equally many items and collectives.",
+            "If each rank has items of its own, use --parallel data; else confirm with --parallel model or "
+            "perf.batch(…, shared=True).",
+        )
+    if group.world_size is not None and group.world_size > len(group.processes):
+        yield Finding(
+            "ranks-missing",
+            Severity.WARNING,
+            f"{len(group.processes)} of {group.world_size} ranks have batches; waits for the others are unknown.",
+            "Measure ranks on other machines with --nodes; for this machine, see stderr.log.",
+        )
+    if group.reason is not None and group.source is not None:
+        message = f"It is unknown which rank the others wait for: {group.reason}."
+        yield Finding("ranks-not-compared", Severity.WARNING, message)
     for delay in group.delays:
         error = "" if group.skew is None or not nodes else f" (clock error {group.skew.clock_error_ms:.3f} ms)"
         yield delay_finding(delay, (nodes or {}).get(delay.process, ""), error)
@@ -46,32 +64,3 @@ def _origin(delay: RankDelay) -> str:
     where = "between batches, in" if delay.between_batches else "in"
     work = "GPU work of" if delay.basis == "gpu" else "host time of"
     return f"rank {delay.rank} comes last: it loses the time {where} '{path_text(delay.stage[1:])}' ({work} that stage)"
-
-
-def _parallel(group: RankGroup) -> Iterator[Finding]:
-    if group.parallel is None:
-        yield Finding(
-            "ranks-not-compared",
-            Severity.WARNING,
-            f"Throughput not measured: {group.parallel_reason}.",
-            "Give the option to `perfharness analyze`, or to the next launch.",
-        )
-    elif group.parallel_basis == "recognized":
-        yield Finding(
-            "ranks-share-items",
-            Severity.WARNING,
-            f"The items of {len(group.processes)} ranks count once, because all ranks have the same batches with "
-            "equally many items and collectives.",
-            "If each rank has items of its own, use --parallel data; else confirm with --parallel model or "
-            "perf.batch(…, shared=True).",
-        )
-
-
-def _missing(group: RankGroup) -> Iterator[Finding]:
-    if group.world_size is not None and group.world_size > len(group.processes):
-        yield Finding(
-            "ranks-missing",
-            Severity.WARNING,
-            f"{len(group.processes)} of {group.world_size} ranks have batches; waits for the others are unknown.",
-            "Measure ranks on other machines with --nodes; for this machine, see stderr.log.",
-        )

@@ -10,8 +10,7 @@ import numpy as np
 from perfharness.analysis.ranks.results import Basis, Parallel
 from perfharness.analysis.ranks.work import RankWork, batch_keys
 from perfharness.analysis.timeline.grouping import group_rows, occurrences
-from perfharness.model.result import Float64
-from perfharness.model.trace import Bool, Int64
+from perfharness.model.columns import Bool, Float64, Int64
 
 Common = list[Int64]
 """Batches common to all ranks, as positions in each rank."""
@@ -126,9 +125,7 @@ def match_collectives(ranks: list[RankInput], common: Common) -> tuple[list[Matc
 
 @dataclass(frozen=True)
 class _Calls:
-    """Awaited collectives of all ranks in common batches. A signature is an operation with its ranks; None for all
-    ranks.
-    """
+    """Awaited collectives of all ranks in common batches. A signature: operation and its ranks, None for all."""
 
     rank: Int64
     row: Int64
@@ -178,10 +175,7 @@ MOSTLY = 0.9
 def find_parallel(
     ranks: list[RankInput], common: Common, asked: Parallel | None
 ) -> tuple[Parallel | None, Basis | None, str | None]:
-    """Whether ranks share their items, the basis of that, and the reason if it is unknown.
-
-    The option (`--parallel`) decides, else the annotation, else the batches and their collectives.
-    """
+    """Whether ranks share items, and by what: option, annotation, or batches and collectives; else the reason."""
     if asked is not None:
         return asked, "option", None
     marked = [one.work.batches.shared for one in ranks]

@@ -18,8 +18,9 @@ from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.timeline.grouping import distinct, group_rows, occurrences, sum_by_code
 from perfharness.model import conventions
 from perfharness.model.activity import CODES
-from perfharness.model.result import Float64, Path
-from perfharness.model.trace import Bool, GpuOperationKind, Int64, Trace
+from perfharness.model.columns import Bool, Columns, Float64, Int64
+from perfharness.model.result import Path
+from perfharness.model.trace import GpuOperationKind, Trace
 from perfharness.trace.names import by_name
 
 COLLECTIVE_KERNEL = re.compile(r"(?<![A-Za-z0-9])(?:nccl(?:Dev)?Kernel_?([A-Za-z]*)|cross_device_(reduce))")
@@ -31,7 +32,7 @@ OUTSIDE = -1
 
 
 @dataclass(frozen=True)
-class RankBatches:
+class RankBatches(Columns):
     """Outermost batches of a rank, ordered by start, on its trace's clock. `items` is NaN if not counted."""
 
     path: Int64
@@ -43,12 +44,9 @@ class RankBatches:
     warmup: Bool
     shared: Bool
 
-    def __len__(self) -> int:
-        return len(self.path)
-
 
 @dataclass(frozen=True)
-class Collectives:
+class Collectives(Columns):
     """The collectives of a rank in its batches, in order of their calls. `batch` is a place in the batches, `operation`
     and `members` in lists of `RankWork`, `stage` (around the call) and `own` (the innermost range at the call) in its
     paths. `is_awaited`: all wait for the last rank.
@@ -62,9 +60,6 @@ class Collectives:
     stage: Int64
     own: Int64
     is_awaited: Bool
-
-    def __len__(self) -> int:
-        return len(self.batch)
 
 
 @dataclass(frozen=True)
@@ -209,9 +204,7 @@ class _Stack:
         return found
 
     def begins(self, group: Int64, begin_ns: Int64, end_ns: Int64) -> Int64:
-        """Start of the work before each collective: end of the previous one in its group (thread or GPU), or the first
-        batch.
-        """
+        """Start of the work before each collective: end of the previous one of its thread or GPU, or first batch."""
         found: Int64 = np.minimum(begin_ns, self._first_ns)
         for one in np.unique(group).tolist():
             at = np.flatnonzero(group == one)

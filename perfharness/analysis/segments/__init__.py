@@ -1,8 +1,4 @@
-"""Division of threads' time by stage and activity.
-
-`paint` lays recorded events onto the ranges of threads, most specific last, so that a range's segments add up to its
-duration exactly. Time without events is `unknown`; `sample_times` divides it by samples, with their numbers.
-"""
+"""Division of threads' time by stage and activity: `paint` by recorded events, `sample_times` by samples."""
 
 from perfharness.analysis.segments.paint import Segments as Segments
 from perfharness.analysis.segments.paint import Sums as Sums

@@ -13,8 +13,9 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.timeline.cuda_calls import call_activities, operation_names
 from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model.activity import CODES, Activity
+from perfharness.model.columns import Int64, Integers
 from perfharness.model.host_samples import HostEventKind
-from perfharness.model.trace import Int64, Integers, OsWaitKind
+from perfharness.model.trace import OsWaitKind
 
 NO_NAME = -1
 

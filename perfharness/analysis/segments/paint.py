@@ -16,11 +16,11 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.segments.events import NO_NAME, Calls, host_events, os_waits
 from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.timeline.busy import expand
-from perfharness.analysis.timeline.grouping import distinct, group_rows, row_order, select, sum_by_code, unique
+from perfharness.analysis.timeline.grouping import distinct, group_rows, row_order, sum_by_code, unique
 from perfharness.model.activity import CODES, Activity
+from perfharness.model.columns import Columns, Float64, Int64, Integers
 from perfharness.model.host_samples import HostEventKind
-from perfharness.model.result import Float64
-from perfharness.model.trace import PROCESS_MASK, Bool, Int64, Integers
+from perfharness.model.trace import PROCESS_MASK
 from perfharness.trace.columns import narrow
 
 WAITS_FOR_GPU = (Activity.SYNC, Activity.COPY)
@@ -35,9 +35,6 @@ class Sums:
     ns: Float64
     samples: Float64
 
-    def __len__(self) -> int:
-        return len(self.ns)
-
 
 def sum_by(keys: dict[str, Int64], ns: Float64, samples: Float64) -> Sums:
     """Sum per combination of key values, in order of first appearance."""
@@ -47,7 +44,7 @@ def sum_by(keys: dict[str, Int64], ns: Float64, samples: Float64) -> Sums:
 
 
 @dataclass(frozen=True)
-class Segments:
+class Segments(Columns):
     """One row per segment, ordered by painted range and time. `row`: innermost range (row of the stage table). `stage`:
     its path code. `batch`: row of the outermost batch around it (-1 for none). `activity`: index of `ACTIVITIES`.
     `name`: CUDA function of a call; `gpu`: GPU work of this process during waits for the GPU and unknown time; both
@@ -64,9 +61,6 @@ class Segments:
     name: Integers
     gpu: Integers
     names: list[str]
-
-    def __len__(self) -> int:
-        return len(self.row)
 
     def sum_by(self, *columns: str) -> Sums:
         """Nanoseconds per combination of values of these columns, in order of first appearance."""
@@ -85,17 +79,11 @@ class Segments:
         is_there = (np.append(key, -1)[found] == values) & (np.append(self.end_ns, 0)[found] > time_ns)
         return np.where(is_there & (found >= 0), found, -1)
 
-    def where(self, chosen: Bool | Integers) -> Segments:
-        """Select rows."""
-        return select(self, chosen)
-
 
 def paint(analysis: Analysis, rows: Int64 | None = None) -> Segments:
-    """Divide the time of ranges. `rows`: disjoint rows of the stage table; None for the outermost ranges of all
-    threads.
-    """
+    """Divide the time of ranges. `rows`: disjoint rows of the stage table; None for all outermost ranges."""
     stages, calls = analysis.stages, Calls(analysis)
-    rows = np.flatnonzero(np.asarray(stages.parent) < 0) if rows is None else rows
+    rows = np.flatnonzero(stages.parent < 0) if rows is None else rows
     start, end, row, activity, name = _painted(analysis, rows, calls)
     segments = Segments(
         start_ns=start,
@@ -154,7 +142,7 @@ def _with_gpu(segments: Segments, analysis: Analysis, calls: Calls) -> Segments:
     batch_ns = np.append(analysis.stages.start_ns, np.iinfo(np.int64).min)[segments.batch[segment]]
     is_own = (thread == segments.thread[segment]) & (called_ns >= batch_ns)
     pieces = Pieces(line, [spans])
-    others, own = pieces.topmost([select(spans, ~is_own)]), pieces.topmost([select(spans, is_own)])
+    others, own = pieces.topmost([spans.select(~is_own)]), pieces.topmost([spans.select(is_own)])
     name = np.append(calls.operation[spans.event[is_own]], NO_NAME)[own]
     name = np.where((own < 0) & (others >= 0), calls.others, name)
     first = pieces.changes(name)
@@ -164,14 +152,14 @@ def _with_gpu(segments: Segments, analysis: Analysis, calls: Calls) -> Segments:
     is_part = np.zeros(len(segments), dtype=np.bool_)
     is_part[at] = True
     parts = np.flatnonzero(np.repeat(is_part, count))
-    found = segments.where(np.repeat(np.arange(len(segments), dtype=np.int32), count))
+    found = segments.select(np.repeat(np.arange(len(segments), dtype=np.int32), count))
     for column, values in ((found.start_ns, start), (found.end_ns, end), (found.gpu, name[first])):
         column[parts] = values
     return found
 
 
 @dataclass(frozen=True)
-class Spans:
+class Spans(Columns):
     """Parts of events on a `Line`: the event, the stretch, begin and end."""
 
     event: Integers

@@ -17,11 +17,10 @@ from perfharness.analysis.host_samples.frames import frames_of, own_frame
 from perfharness.analysis.segments.events import activities
 from perfharness.analysis.segments.paint import Segments, Sums, sum_by
 from perfharness.analysis.stages.roles import STAGE_SUFFIX, StageTable
-from perfharness.analysis.timeline.grouping import distinct, select
+from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model.activity import CODES, Activity
+from perfharness.model.columns import Bool, Columns, Float64, Int64
 from perfharness.model.host_samples import Frame, HostSamples, HostState
-from perfharness.model.result import Float64
-from perfharness.model.trace import Bool, Int64
 
 OF_STATE: Mapping[int, Activity] = {
     HostState.RUNNING: Activity.COMPUTE,
@@ -46,7 +45,7 @@ MIN_SAMPLES = 10
 
 
 @dataclass(frozen=True)
-class SampleTimes:
+class SampleTimes(Columns):
     """One row per sample in the painted ranges (two if it both ran and waited for a CPU). `sample`: row in `samples`.
     `row`, `stage`, `batch`, `activity`: as in `Segments`. `is_recorded`: the activity comes from an event. `line`:
     index in `lines` of the innermost line outside libraries, -1 without a stack. `ns`: time it stands for. `count`:
@@ -65,16 +64,9 @@ class SampleTimes:
     samples: HostSamples
     lines: list[Frame]
 
-    def __len__(self) -> int:
-        return len(self.sample)
-
     def sum_by(self, *columns: str) -> Sums:
         """Time and number of samples per combination of values, in order of first appearance."""
         return sum_by({column: getattr(self, column) for column in columns}, self.ns, self.count)
-
-    def where(self, chosen: Bool) -> SampleTimes:
-        """Select rows."""
-        return select(self, chosen)
 
 
 def sample_times(analysis: Analysis, segments: Segments) -> SampleTimes | None:
@@ -166,8 +158,8 @@ def _shared_out(table: SampleTimes) -> SampleTimes:
     is_ready = np.isin(samples.state[at], READY) & np.isin(table.activity, [CODES[OF_STATE[one]] for one in READY])
     is_ready &= ~table.is_recorded & (on_cpu >= 0) & (runnable >= 0) & (on_cpu + runnable > 0)
     ran = np.where(is_ready, on_cpu / np.maximum(on_cpu + runnable, 1.0), 1.0)
-    both = select(table, np.r_[np.arange(len(table)), np.flatnonzero(ran < 1)])
+    both = table.select(np.r_[np.arange(len(table)), np.flatnonzero(ran < 1)])
     part = np.r_[ran, 1 - ran[ran < 1]]
     activity = np.where(is_ready, CODES[Activity.COMPUTE], table.activity)
     activity = np.r_[activity, np.full(len(both) - len(table), CODES[Activity.NO_CPU])]
-    return replace(both, activity=activity, ns=both.ns * part, count=both.count * part).where(part > 0)
+    return replace(both, activity=activity, ns=both.ns * part, count=both.count * part).select(part > 0)

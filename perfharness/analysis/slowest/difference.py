@@ -16,8 +16,9 @@ from perfharness.analysis.stages.roles import MANY_RARE
 from perfharness.analysis.timeline.busy import expand
 from perfharness.analysis.timeline.grouping import group_rows, sum_by_code
 from perfharness.model.activity import ACTIVITIES
-from perfharness.model.result import Float64, path_text
-from perfharness.model.trace import GpuOperationKind, Int64
+from perfharness.model.columns import Float64, Int64
+from perfharness.model.result import path_text
+from perfharness.model.trace import GpuOperationKind
 from perfharness.model.units import NS_PER_MS
 
 MIN_NS = 1_000.0
@@ -45,9 +46,7 @@ class _Side:
 
 
 class Divided:
-    """Batches of one path (`rows`, ordered), divided by stage and activity. `outside_ns`: time of each batch's request
-    outside the batch, by reason.
-    """
+    """Batches of one path, by stage and activity. `outside_ns`: of their requests, outside of them, by reason."""
 
     def __init__(self, analysis: Analysis, rows: Int64, outside_ns: Mapping[str, Float64]) -> None:
         self._analysis, self._rows, self._outside = analysis, rows, outside_ns
@@ -97,7 +96,7 @@ class Divided:
         if self._samples is None:
             return {}
         samples = self._samples
-        mine = samples.where((samples.stage == stage) & ~samples.is_recorded & np.isin(samples.batch, rows))
+        mine = samples.select((samples.stage == stage) & ~samples.is_recorded & np.isin(samples.batch, rows))
         if mine.count.sum() < MIN_SAMPLES:
             return {}
         sums = mine.sum_by("activity")
@@ -124,10 +123,10 @@ class Divided:
         """Cause of most of a part: the GPU work it waited for, or a CUDA function."""
         segments = self._segments
         at = (segments.stage == key[0]) & (np.asarray([one.value for one in ACTIVITIES])[segments.activity] == key[1])
-        mine = segments.where(at & ((segments.gpu >= 0) | (segments.name >= 0)))
+        mine = segments.select(at & ((segments.gpu >= 0) | (segments.name >= 0)))
         grown: dict[int, float] = {}
         for rows, factor in ((np.asarray([row]), 1.0), (typical, -1.0 / len(typical))):
-            sums = mine.where(np.isin(mine.batch, rows)).sum_by("gpu", "name")
+            sums = mine.select(np.isin(mine.batch, rows)).sum_by("gpu", "name")
             for gpu, name, took in zip(sums.keys["gpu"].tolist(), sums.keys["name"].tolist(), sums.ns, strict=True):
                 code = gpu if gpu >= 0 else name
                 grown[code] = grown.get(code, 0.0) + factor * float(took)
@@ -140,7 +139,7 @@ class Divided:
             return None
         samples, names = self._samples, [one.value for one in ACTIVITIES]
         at = (samples.batch == row) & (samples.stage == key[0]) & (samples.line >= 0)
-        mine = samples.where(at & (samples.activity == names.index(key[1])))
+        mine = samples.select(at & (samples.activity == names.index(key[1])))
         if not len(mine):
             return None
         sums = mine.sum_by("line")
@@ -157,10 +156,7 @@ class Divided:
     def stages(self, row: int, typical: Int64) -> list[results.StageBeside]:
         """Total time of each stage's ranges."""
         stages = self._analysis.stages
-        outer, length = (
-            np.asarray(self._analysis.stage_times.outer_batch),
-            (stages.end_ns - stages.start_ns) / NS_PER_MS,
-        )
+        outer, length = self._analysis.stage_times.outer_batch, (stages.end_ns - stages.start_ns) / NS_PER_MS
         inside = np.flatnonzero(np.isin(outer, np.append(typical, row)))
         places = {batch: place for place, batch in enumerate([row, *typical.tolist()])}
         place = np.asarray([places[batch] for batch in outer[inside].tolist()], dtype=np.int64)
@@ -180,7 +176,7 @@ class Divided:
 
 def _without_ids(analysis: Analysis, batches: Int64) -> Int64:
     """For each path, the path to count its time for: the one around it if names contain ids."""
-    paths, outer = analysis.stages.paths, np.asarray(analysis.stage_times.outer_batch)
+    paths, outer = analysis.stages.paths, analysis.stage_times.outer_batch
     rows = np.flatnonzero(np.isin(outer, batches))
     groups = group_rows(np.asarray(paths.code)[rows], outer[rows])
     once = np.bincount(paths.code[rows[groups.first]], minlength=len(paths)) == 1

@@ -21,9 +21,9 @@ from perfharness.analysis.slowest.results import (
 from perfharness.analysis.stages.charts import BatchTimeline, Which, batch_timeline
 from perfharness.analysis.stages.roles import NOT_COUNTED
 from perfharness.analysis.timeline.clock import monotonic_tie
-from perfharness.analysis.timeline.grouping import distinct, select
-from perfharness.model.result import Float64, path_text
-from perfharness.model.trace import Bool, Int64
+from perfharness.analysis.timeline.grouping import distinct
+from perfharness.model.columns import Bool, Columns, Float64, Int64
+from perfharness.model.result import path_text
 from perfharness.model.units import NS_PER_MS, NS_PER_S
 
 MIN_TYPICAL = 5
@@ -34,7 +34,7 @@ SEED = 17
 
 
 @dataclass(frozen=True)
-class Requests:
+class Requests(Columns):
     """Recorded requests. Times are ns of CLOCK_MONOTONIC; `begun_ns` is -1 if unknown. `late_ns`: delay of the
     generator in sending it, 0 if unknown.
     """
@@ -50,9 +50,6 @@ class Requests:
     error: list[str | None]
     is_warmup: Bool
 
-    def __len__(self) -> int:
-        return len(self.id)
-
 
 @dataclass(frozen=True)
 class ProcessLoop:
@@ -65,7 +62,7 @@ class ProcessLoop:
 
 
 @dataclass(frozen=True)
-class _Batches:
+class _Batches(Columns):
     """Batches of a loop path; ns. `request`: row of each one's request, -1 for none; `queue_ns`: NaN if unknown."""
 
     rows: Int64
@@ -98,7 +95,7 @@ def slowest_of_process(
         by_latency = bool((batches.request >= 0).any())
         if by_latency and requests is not None:
             counts = (batches.request >= 0) & ~requests.is_warmup[batches.request]
-            batches = select(batches, counts)
+            batches = batches.select(counts)
         loop = _Loop(analysis, process, batches, requests if by_latency else None, throttled or {}, origin_ns)
         slow = loop.slowest(most, timelines=timelines)
         found.append(ProcessLoop(path_text(stages.paths.names(code)), len(batches.rows), by_latency, slow))
@@ -156,7 +153,7 @@ class _Loop:
             drawn = np.random.default_rng(SEED).choice(drawn, MAX_TYPICAL, replace=False)
         if len(drawn) > MIN_TYPICAL:
             used = np.unique(np.concatenate([slow, drawn]))
-            divided = Divided(self.analysis, batches.rows[used], _outside(self.analysis, select(batches, used)))
+            divided = Divided(self.analysis, batches.rows[used], _outside(self.analysis, batches.select(used)))
         pairs = []
         for place in slow.tolist():
             if divided is None:

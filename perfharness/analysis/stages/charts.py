@@ -12,8 +12,9 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.timeline.busy import stretches
 from perfharness.analysis.timeline.cuda_calls import operation_names
 from perfharness.analysis.timeline.grouping import count_by_code, sum_by_code
-from perfharness.model.result import BatchLoop, Float64, Path
-from perfharness.model.trace import Bool, GpuOperationKind, Int64, Integers
+from perfharness.model.columns import Bool, Float64, Int64, Integers
+from perfharness.model.result import BatchLoop, Path
+from perfharness.model.trace import GpuOperationKind
 from perfharness.model.units import NS_PER_MS, NS_PER_S
 
 MAX_POINTS = 1000
@@ -46,9 +47,7 @@ KINDS: dict[int, BarKind] = {
 
 @dataclass(frozen=True)
 class BatchSeries:
-    """Times of the batches of a loop in order, one value per group of neighbours; `start_s` counts from the first
-    batch. Spans are positions in the loop, end excluded.
-    """
+    """Times of a loop's batches by group of neighbours; `start_s`: since the first batch. Spans exclude their end."""
 
     batches: int
     batches_per_group: int
@@ -213,12 +212,11 @@ def typical_best_worst(values: Float64) -> dict[Which, int]:
     """Indices of the values nearest to the median, smallest and largest, without duplicates."""
     if not len(values) or np.isnan(values).all():
         return {}
-    found: dict[Which, int] = {"typical": int(np.nanargmin(np.abs(values - np.nanmedian(values))))}
-    best, worst = int(np.nanargmin(values)), int(np.nanargmax(values))
-    if best not in found.values():
-        found["best"] = best
-    if worst not in found.values():
-        found["worst"] = worst
+    typical, found = np.nanargmin(np.abs(values - np.nanmedian(values))), dict[Which, int]()
+    every: dict[Which, np.intp] = {"typical": typical, "best": np.nanargmin(values), "worst": np.nanargmax(values)}
+    for which, at in every.items():
+        if at not in found.values():
+            found[which] = int(at)
     return found
 
 

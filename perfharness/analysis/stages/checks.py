@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -14,9 +13,10 @@ from perfharness.analysis.stages.times import StageTimes
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.grouping import group_rows, sum_by_code
 from perfharness.model import conventions
+from perfharness.model.columns import Int64
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.journal import RecorderJournal
-from perfharness.model.trace import ID_MASK, Int64, Trace, pid_of
+from perfharness.model.journal import RecorderJournal, RecorderRecord
+from perfharness.model.trace import ID_MASK, Trace, pid_of
 from perfharness.trace.names import code_of
 
 CAPTURED = "batches-captured"
@@ -196,7 +196,7 @@ def check_journals(journals: Sequence[RecorderJournal], trace: Trace, *, of_chil
 
 
 def _missing_ranges(journals: Sequence[RecorderJournal], trace: Trace) -> Iterator[Finding]:
-    missing = _less_than_made(_ranges_found(journals, trace), journals, "recorded_ranges")
+    missing = _less_than_made(_ranges_found(journals, trace), journals, lambda one: one.recorded_ranges)
     for name in dict.fromkeys(name for name, _ in missing):
         counts = {pid: both for (of, pid), both in missing.items() if of == name}
         there, made = (sum(both[at] for both in counts.values()) for at in (0, 1))
@@ -218,11 +218,13 @@ def _missing_items(journals: Sequence[RecorderJournal], trace: Trace) -> Iterato
     recorders, marks = find_recorders(trace), trace.marks
     if recorders is None:
         return
-    owner = recorders.owner_of(marks.category)
+    owner = recorders.owner[marks.category]
     is_count = marks.name == code_of(trace.names, conventions.MARK_ITEMS)
     at = np.flatnonzero((owner >= 0) & is_count & marks.has_payload)
     found = _sums(owner[at], marks.thread[at], marks.payload[at], recorders.owners, journals)
-    for (name, pid), (there, counted) in _less_than_made(found, journals, "recorded_items").items():
+    # A capture does not count items.
+    missing = _less_than_made(found, journals, lambda one: one.items if one.captured is None else 0)
+    for (name, pid), (there, counted) in missing.items():
         yield Finding(
             "trace-incomplete",
             Severity.ERROR,
@@ -232,22 +234,22 @@ def _missing_items(journals: Sequence[RecorderJournal], trace: Trace) -> Iterato
 
 
 def _less_than_made(
-    found: PerRecorder, journals: Sequence[RecorderJournal], what: Literal["recorded_ranges", "recorded_items"]
+    found: PerRecorder, journals: Sequence[RecorderJournal], count: Callable[[RecorderRecord], int]
 ) -> dict[tuple[str, int], tuple[int, int]]:
     """Both counts, if the trace has fewer than were made."""
     made: PerRecorder = {}
     for journal in journals:
         for record in journal.recorders:
             key = record.name, journal.pid & ID_MASK
-            made[key] = made.get(key, 0) + int(getattr(record, what))
-    return {key: (found.get(key, 0), count) for key, count in made.items() if found.get(key, 0) < count}
+            made[key] = made.get(key, 0) + count(record)
+    return {key: (there, number) for key, number in made.items() if (there := found.get(key, 0)) < number}
 
 
 def _ranges_found(journals: Sequence[RecorderJournal], trace: Trace) -> PerRecorder:
     """Number of ranges in the trace per recorder and process, including deleted ones."""
     recorders = find_recorders(trace)
     if recorders is not None:
-        owner, names = recorders.owner_of(trace.ranges.category), recorders.owners
+        owner, names = recorders.owner[trace.ranges.category], recorders.owners
     else:
         # Without recorder declarations, count the ranges of their domains.
         domains = {record.domain: record.name for journal in journals for record in journal.recorders}

@@ -13,9 +13,7 @@ CHILD = " (child process)"
 def with_children_apart(
     results: Mapping[str, ProcessResult], launched_of: Mapping[str, str]
 ) -> dict[str, ProcessResult]:
-    """Add a suffix to the recorders of children that have the same batches as their launched process. `launched_of`: by
-    folder, without ranks, which do the same work.
-    """
+    """Rename recorders of children with batches of their launched process (`launched_of`: by folder, no ranks)."""
     found = dict(results)
     for folder, result in results.items():
         launched = results.get(launched_of.get(folder, folder))

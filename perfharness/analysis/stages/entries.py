@@ -22,9 +22,9 @@ from perfharness.analysis.timeline.grouping import (
     unique,
 )
 from perfharness.analysis.timeline.intervals import NO_PARENT
-from perfharness.model.result import NO_INDEX, PER_ITEM, TIMES, Entries, EntryTable, Float64, Path
+from perfharness.model.columns import Bool, Float64, Int64, Integers
+from perfharness.model.result import NO_INDEX, PER_ITEM, TIMES, Entries, EntryTable, Path
 from perfharness.model.rounding import BELOW, DECIMALS
-from perfharness.model.trace import Bool, Int64, Integers
 
 
 def make_entries(stages: StageTable, times: StageTimes, throttled: Mapping[str, Bool] | None) -> Entries:
@@ -128,9 +128,7 @@ def _batches_below(
 
 
 def preorder(parent: Int64, rank: Int64) -> tuple[Int64, Int64]:
-    """Order the rows of a forest depth first, children by rank, then by row; and their depths. Parents (-1 for none)
-    have lower rows.
-    """
+    """Order rows of a forest depth first, children by rank; and depths. Parents (-1: none) have lower rows."""
     count = len(parent)
     levels: list[Int64] = []
     depth = np.full(count, -1, dtype=np.int64)

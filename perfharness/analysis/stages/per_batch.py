@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 import numpy as np
 
@@ -10,9 +11,9 @@ from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.stages.times import StageTimes
 from perfharness.analysis.statistics import summarise
 from perfharness.analysis.timeline.grouping import count_by_code, group_rows, sum_by_code
-from perfharness.model.result import PER_ITEM, TIMES, BatchValues, Float64, Path, Tree
+from perfharness.model.columns import Bool, Float64
+from perfharness.model.result import PER_ITEM, TIMES, BatchValues, Path, Tree
 from perfharness.model.rounding import figure
-from perfharness.model.trace import Bool
 
 ValuesByPath = Mapping[Path, BatchValues]
 
@@ -46,8 +47,6 @@ def values_per_batch(stages: StageTable, times: StageTimes) -> dict[Path, BatchV
 
 def pooled(processes: Sequence[ValuesByPath]) -> dict[Path, BatchValues]:
     """Join the values of all processes."""
-    if len(processes) == 1:
-        return dict(processes[0])
     found = {}
     for path in dict.fromkeys(path for values in processes for path in values):
         parts = [values[path] for values in processes if path in values]
@@ -77,7 +76,8 @@ def mean_tree(processes: Sequence[ValuesByPath]) -> Tree:
     """Mean of each number over all batches of all processes; `batches` is per process that has the entry."""
     tree: Tree = {}
     for path, values in pooled(processes).items():
-        mean = {key: json_number(mean) for key, (_, mean) in numbers(values, slice(None)).items()}
+        of_key = numbers(values, slice(None)).items()
+        mean = {key: None if np.isnan(mean) else figure(mean) for key, (_, mean) in of_key}
         per_process = len(values.warmup) / sum(path in one for one in processes)
         subtree_at(tree, path).update(mean, batches=int(per_process) if per_process.is_integer() else per_process)
     return tree
@@ -89,13 +89,8 @@ def statistics_tree(processes: Sequence[ValuesByPath]) -> Tree:
     for path, values in pooled(processes).items():
         for key, (column, mean) in numbers(values, ~values.warmup).items():
             of_totals = mean if key.endswith(PER_ITEM) else None
-            subtree_at(tree, path)[key] = summarise(column, of_totals).to_json()
+            subtree_at(tree, path)[key] = asdict(summarise(column, of_totals))
     return tree
-
-
-def json_number(value: float) -> float | None:
-    """Round a number for writing; NaN (not measured) becomes None."""
-    return None if np.isnan(value) else figure(value)
 
 
 def subtree_at(tree: Tree, path: Path) -> Tree:

@@ -7,7 +7,7 @@ batches.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,13 +20,13 @@ from perfharness.analysis.timeline.grouping import (
     group_rows,
     row_order,
     rows_of_levels,
-    select,
 )
 from perfharness.analysis.timeline.intervals import MAX_LEVELS, NO_PARENT, Nesting, nest
 from perfharness.model import conventions
-from perfharness.model.findings import Finding, Severity
+from perfharness.model.columns import Bool, Columns, Int64, Integers
+from perfharness.model.findings import Finding, Severity, listed
 from perfharness.model.result import RESERVED_KEYS, Path
-from perfharness.model.trace import Bool, Int64, Integers, NvtxRanges, Trace, pid_of
+from perfharness.model.trace import NvtxRanges, Trace, pid_of
 from perfharness.trace.names import code_of
 
 NOT_COUNTED = -1
@@ -96,7 +96,7 @@ class StagePaths:
 
 
 @dataclass(frozen=True)
-class StageTable:
+class StageTable(Columns):
     """Ranges that become results, without deleted ones, ordered by (owner, thread, lane, start). `parent` indexes this
     table, `index` the trace's ranges, `owner` the recorders (plain NVTX: domains) in `owners`, `name` the `names`.
     `batch_index` is valid where `is_batch`; `items` may be `NOT_COUNTED`; `is_shared`: other ranks process the same
@@ -124,9 +124,6 @@ class StageTable:
     findings: list[Finding]
     from_recorder: bool
     barrier_waits: BarrierWaits = NO_WAITS
-
-    def __len__(self) -> int:
-        return len(self.index)
 
     @cached_property
     def paths(self) -> StagePaths:
@@ -174,19 +171,13 @@ def find_stages(
 
 @dataclass(frozen=True)
 class Recorders:
-    """Recorders of a trace, and the recorder (-1 for none) and lane of each category code."""
+    """Recorders of a trace. By category code, the last for -1 (no category): `owner`, an index in `owners`, -1 for
+    none; `lane`, 0 for the thread's stack, others for asyncio tasks.
+    """
 
     owner: Int64
     lane: Int64
     owners: list[str]
-
-    def owner_of(self, category: Integers) -> Int64:
-        """Index in `owners` of each event's recorder, -1 for none."""
-        return np.append(self.owner, -1)[category]
-
-    def lane_of(self, category: Integers) -> Int64:
-        """Lane of each event: 0 for the thread's stack, others for asyncio tasks."""
-        return np.append(self.lane, 0)[category]
 
 
 def find_recorders(trace: Trace) -> Recorders | None:
@@ -195,8 +186,8 @@ def find_recorders(trace: Trace) -> Recorders | None:
     owners = [trace.names[code] for code in distinct(trace.marks.category[declares & (trace.marks.category >= 0)])]
     if not owners:
         return None
-    owner = np.full(len(trace.names), -1, dtype=np.int64)
-    lane = np.zeros(len(trace.names), dtype=np.int64)
+    owner = np.full(len(trace.names) + 1, -1, dtype=np.int64)
+    lane = np.zeros(len(trace.names) + 1, dtype=np.int64)
     known = frozenset(owners)
     for code in distinct(np.r_[trace.ranges.category, trace.marks.category]):
         parsed = conventions.parse_category(trace.names[code], known) if code >= 0 else None
@@ -208,16 +199,16 @@ def find_recorders(trace: Trace) -> Recorders | None:
 def _recorded(trace: Trace, recorders: Recorders) -> StageTable:
     """Ranges of recorders, and other ranges inside batches."""
     ranges = trace.ranges
-    owner = recorders.owner_of(ranges.category)
+    owner = recorders.owner[ranges.category]
     index = np.flatnonzero((owner >= 0) | ~(_is_own(trace) | ranges.crosses_threads))
-    owner, lane, thread = owner[index], recorders.lane_of(ranges.category)[index], ranges.thread[index]
+    owner, lane, thread = owner[index], recorders.lane[ranges.category[index]], ranges.thread[index]
     start_ns, end_ns = ranges.start_ns[index], ranges.end_ns[index]
     is_batch = ranges.has_payload[index] & (owner >= 0)
     lane = _with_lanes_of_others(start_ns, end_ns, thread, lane, is_batch, owner < 0)
 
-    owner_of_mark = recorders.owner_of(trace.marks.category)
+    owner_of_mark = recorders.owner[trace.marks.category]
     of_recorders = np.flatnonzero(owner_of_mark >= 0)
-    owner_of_mark, lane_of_mark = owner_of_mark[of_recorders], recorders.lane_of(trace.marks.category)[of_recorders]
+    owner_of_mark, lane_of_mark = owner_of_mark[of_recorders], recorders.lane[trace.marks.category[of_recorders]]
     mark_ns, mark_thread = trace.marks.time_ns[of_recorders], trace.marks.thread[of_recorders]
     payload, mark_name = trace.marks.payload[of_recorders].astype(np.int64), trace.marks.name[of_recorders]
 
@@ -250,6 +241,10 @@ def _recorded(trace: Trace, recorders: Recorders) -> StageTable:
     deleted[holder[marks(conventions.MARK_DELETE)]] = True
     at = marks(conventions.MARK_BARRIER)
     waits = BarrierWaits(mark_thread[at], mark_ns[at] - payload[at], mark_ns[at])
+    waited_ns = np.zeros(count, dtype=np.int64)
+    for of, begin, stop in zip(waits.thread, waits.start_ns, waits.end_ns, strict=True):
+        # A waiting asyncio task blocks the other tasks of its thread.
+        waited_ns[(start_ns <= begin) & (end_ns >= stop) & (thread == of)] += stop - begin
     table = StageTable(
         index=index,
         start_ns=start_ns,
@@ -265,14 +260,14 @@ def _recorded(trace: Trace, recorders: Recorders) -> StageTable:
         items=items,
         is_shared=is_shared[:-1],
         is_other=owner != new_owner,
-        barrier_wait_ns=_waited_inside(start_ns, end_ns, thread, waits),
+        barrier_wait_ns=waited_ns,
         names=trace.names,
         owners=recorders.owners,
         findings=[
             *_cut_finding(trace, index[cut], index[open_at_end]),
             *_outside_of_batches(trace, index[~is_kept]),
             *_ended_on_another_thread(
-                trace, (recorders.owner_of(ranges.category) < 0) & ranges.crosses_threads & ~_is_own(trace)
+                trace, (recorders.owner[ranges.category] < 0) & ranges.crosses_threads & ~_is_own(trace)
             ),
         ],
         from_recorder=True,
@@ -340,26 +335,15 @@ def _open_at_end(ranges: NvtxRanges, index: Int64, parent: Integers) -> Bool:
     return cut
 
 
-def _cut_finding(trace: Trace, batches: Int64, rows: Int64) -> list[Finding]:
-    if not len(batches):
-        return []
+def _cut_finding(trace: Trace, batches: Int64, rows: Int64) -> Iterator[Finding]:
     ranges = trace.ranges
     names = [
         trace.names[ranges.name[row]] + (f"_{ranges.payload[row]}" if ranges.has_payload[row] else "")
         for row in rows[:5].tolist()
     ]
-    message = f"The end of the process cut {len(batches)} batch(es), which are not in these results"
-    return [Finding("batches-cut", Severity.WARNING, f"{message}; open were {', '.join(names)}.")]
-
-
-def _waited_inside(start: Int64, end: Int64, thread: Int64, waits: BarrierWaits) -> Int64:
-    """Nanoseconds per range in which its thread waited at the start barrier. A waiting asyncio task blocks the other
-    tasks of its thread.
-    """
-    waited = np.zeros(len(start), dtype=np.int64)
-    for of, begin, stop in zip(waits.thread, waits.start_ns, waits.end_ns, strict=True):
-        waited[(start <= begin) & (end >= stop) & (thread == of)] += stop - begin
-    return waited
+    if len(batches):
+        message = f"The end of the process cut {len(batches)} batch(es), which are not in these results"
+        yield Finding("batches-cut", Severity.WARNING, f"{message}; open were {', '.join(names)}.")
 
 
 def _plain(trace: Trace, nesting: Nesting, domain: str | None, asked: str | None) -> StageTable:
@@ -377,7 +361,7 @@ def _plain(trace: Trace, nesting: Nesting, domain: str | None, asked: str | None
         if domain not in owners:
             message = f"The trace has no NVTX ranges of domain '{domain}'; its domains are: "
             hint = "Name one of these with --domain, or drop the option."
-            message += f"{_listed(map(repr, owners))}."
+            message += f"{listed([*map(repr, owners)], LISTED) or 'none'}."
             findings.append(Finding("domain-not-found", Severity.ERROR, message, hint))
     findings += _ended_on_another_thread(trace, wanted & ranges.crosses_threads)
     index = np.flatnonzero(wanted & ~ranges.crosses_threads)
@@ -389,7 +373,7 @@ def _plain(trace: Trace, nesting: Nesting, domain: str | None, asked: str | None
     names, name, is_batch, batch_index = _batches_by_name(trace.names, ranges.name[at], start_ns, pattern)
     if asked is not None and len(index) and not is_batch.any():
         message = f"No range name matches --batch-pattern '{asked}', so there are no batches; names are: "
-        message += f"{_listed(repr(names[code]) for code in distinct(name))}."
+        message += f"{listed([repr(names[code]) for code in distinct(name)], LISTED)}."
         hint = "The pattern is matched from the start of a name."
         findings.append(Finding("batch-pattern-not-found", Severity.ERROR, message, hint))
     nothing = np.zeros(len(index), dtype=np.int64)
@@ -462,16 +446,11 @@ def _shown_names(trace: Trace, rows: Int64) -> str:
     """Names with most time, with counts."""
     codes, group, counts = np.unique(trace.ranges.name[rows], return_inverse=True, return_counts=True)
     total_ns = np.bincount(group.ravel(), weights=trace.ranges.end_ns[rows] - trace.ranges.start_ns[rows])
-    return _listed(
+    shown = [
         f"{trace.names[codes[at]][:SHOWN_OF_NAME]}: {counts[at]}, {total_ns[at] / 1e6:.3g} ms"
         for at in np.lexsort((codes, -total_ns))
-    )
-
-
-def _listed(names: Iterable[str]) -> str:
-    every = list(names)
-    more = [f"and {len(every) - LISTED} more names"] if len(every) > LISTED else []
-    return ", ".join([*every[:LISTED], *more]) or "none"
+    ]
+    return listed(shown, LISTED)
 
 
 def _batches_by_name(
@@ -518,7 +497,7 @@ def _rows(table: StageTable, rows: Int64) -> StageTable:
     """Select rows in this order and renumber parents."""
     place = np.full(len(table) + 1, NO_PARENT, dtype=np.int32)
     place[rows] = np.arange(len(rows))
-    return replace(select(table, rows), parent=place[table.parent[rows]])
+    return replace(table.select(rows), parent=place[table.parent[rows]])
 
 
 def _with_free_names(table: StageTable) -> StageTable:

@@ -72,11 +72,8 @@ def first_cuda(trace: Trace) -> FirstCuda | None:
     origin, calls = trace.meta.session_start_unix_ns, trace.api
     if origin is None or not len(calls) or trace.meta.tracer == "embedded":
         return None
-    working = calls_named(trace, NEEDS_CONTEXT)
-    end = None
-    if working.any():
-        at = np.flatnonzero(working)
-        end = origin + int(calls.end_ns[at[np.argmin(calls.start_ns[at])]])
+    at = np.flatnonzero(calls_named(trace, NEEDS_CONTEXT))
+    end = origin + int(calls.end_ns[at[np.argmin(calls.start_ns[at])]]) if len(at) else None
     return FirstCuda(origin + int(calls.start_ns.min()), end)
 
 
@@ -89,13 +86,7 @@ def startup(
     clock_is_utc: bool = True,
     container_start_unix_ns: int | None = None,
 ) -> Startup:
-    """Divide a start-up into parts.
-
-    Args:
-        process_start_unix_ns: just before the launch of the process.
-        loops: ignored unless `clock_is_utc`.
-        container_start_unix_ns: start of the container around the launch, or None.
-    """
+    """Divide a start-up into parts. `process_start_unix_ns`: just before the launch; `loops`: used if on UTC."""
     record = (journal.startup if journal is not None else None) or StartupRecord()
     waits = (journal.start_barrier if journal is not None else None) or []
     batches = [(int(loop.start_ns[0]), int(loop.end_ns[0])) for loop in loops if loop.count and clock_is_utc]
@@ -118,17 +109,14 @@ def startup(
     if begin_ns is not None and own_ns is not None:
         every = np.asarray([(process_start_unix_ns, own_ns), *parts], dtype=np.int64)
         other = begin_ns - process_start_unix_ns - BusyLine(*every.clip(process_start_unix_ns, begin_ns).T).length
-    from_container = None
-    if container_start_unix_ns is not None and begin_ns is not None:
-        from_container = begin_ns - container_start_unix_ns
     known = {
-        "process_to_first_batch_ms": None if begin_ns is None else begin_ns - process_start_unix_ns,
-        "interpreter_and_imports_ms": None if own_ns is None else own_ns - process_start_unix_ns,
+        "process_to_first_batch_ms": _between(process_start_unix_ns, begin_ns),
+        "interpreter_and_imports_ms": _between(process_start_unix_ns, own_ns),
         "cuda_context_ms": context,
         "model_load_ms": _of_name(record, MODEL_LOAD),
         "first_batch_ms": None if batch is None else batch[1] - batch[0],
         "start_barrier_wait_ms": waited,
-        "container_to_first_batch_ms": from_container,
+        "container_to_first_batch_ms": _between(container_start_unix_ns, begin_ns),
     }
     return Startup(
         **{name: _ms(value) for name, value in known.items()},
@@ -145,6 +133,10 @@ def startup(
         ],
         reasons={name: WHY_UNKNOWN[name] for name, value in known.items() if value is None},
     )
+
+
+def _between(start_ns: int | None, end_ns: int | None) -> int | None:
+    return None if start_ns is None or end_ns is None else end_ns - start_ns
 
 
 def _ms(nanoseconds: int | None) -> float | None:

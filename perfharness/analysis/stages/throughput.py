@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from perfharness.analysis.timeline.busy import BusyLine
+from perfharness.analysis.timeline.busy import BusyLine, Window
 from perfharness.analysis.timeline.grouping import unique
+from perfharness.model.columns import Bool, Float64, Int64
 from perfharness.model.manifest import is_part_of
-from perfharness.model.result import BatchLoop, Float64, path_text
+from perfharness.model.result import BatchLoop, path_text
 from perfharness.model.rounding import figure
-from perfharness.model.trace import Bool, Int64
 from perfharness.model.units import NS_PER_S
 
 MIN_BATCHES = 3
@@ -25,8 +25,6 @@ MIN_BATCHES = 3
 
 MIN_WINDOW_NS = 1_000_000
 """Shortest window; below it, annotation costs of microseconds per batch dominate."""
-
-Window = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,8 @@ def throughput(
     groups = [group for each in sharing.groups if len(group := [name for name in each if name in known]) > 1]
     once: dict[str, Any] = {"counted_once": groups} if groups else {}
     missing = {name: how for name, how in (failed or {}).items() if counts(name)}
-    window = _common(counted, clock_is_utc, missing)
+    missing |= {name: one for name, one in counted.items() if isinstance(one, str)}
+    window = _common(known, clock_is_utc, missing)
     if isinstance(window, str) or sharing.unknown is not None:
         reason = window if isinstance(window, str) else str(sharing.unknown)
         return {**_no_rate(reason), **once, "concurrency": None, "processes": rates}
@@ -111,9 +110,7 @@ def throughput(
 
 
 def loop_window(loop: BatchLoop) -> Window | None:
-    """From the start of the first measured batch to the next batch after the last one, or to the last one's end; None
-    without measured batches.
-    """
+    """The window of a loop's measured batches; None without any."""
     measured = _measured(loop)
     return None if measured is None or measured.window[0] == measured.window[1] else measured.window
 
@@ -167,17 +164,12 @@ def _too_little(process: _Process, window: Window) -> str | None:
     return None
 
 
-def _common(counted: Mapping[str, _Process | str], clock_is_utc: bool, failed: Mapping[str, str]) -> Window | str:
+def _common(known: Mapping[str, _Process], clock_is_utc: bool, missing: Mapping[str, str]) -> Window | str:
     """Window in which all processes are in steady state, or the reason why there is none."""
-    for name, how in failed.items():
+    for name, how in missing.items():
         return f"{name} {how}"
-    if not counted:
+    if not known:
         return "no process has a result"
-    known = {}
-    for name, one in counted.items():
-        if isinstance(one, str):
-            return f"{name} {one}"
-        known[name] = one
     if len(known) > 1 and not clock_is_utc:
         return "a trace has no UTC start time, so the processes cannot be aligned"
     window = _overlap([one.window for one in known.values()])

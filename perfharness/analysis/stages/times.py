@@ -11,8 +11,9 @@ from perfharness.analysis.stages.roles import NOT_COUNTED, StageTable
 from perfharness.analysis.timeline.grouping import group_rows, occurrences, rows_by_code, unique
 from perfharness.analysis.timeline.intervals import NO_PARENT, innermost_at
 from perfharness.analysis.timeline.projection import RangeTable
-from perfharness.model.result import Float64, Path
-from perfharness.model.trace import ApiCalls, Bool, Int64, Integers
+from perfharness.model.columns import Bool, Float64, Int64, Integers
+from perfharness.model.result import Path
+from perfharness.model.trace import ApiCalls
 from perfharness.model.units import NS_PER_MS
 
 
@@ -89,9 +90,7 @@ class StageRows:
 
 
 def stage_rows(stages: StageTable, times: StageTimes) -> list[StageRows]:
-    """Stages in order of first occurrence, parents first, with their ranges in batches without warm-up; without
-    batches, all ranges.
-    """
+    """Stages in order of occurrence, with ranges in batches without warm-up; without batches, all ranges."""
     has_batches = bool(stages.is_batch.any())
     code = stages.paths.code
     eligible = times.batch >= 0 if has_batches else np.ones(len(stages), dtype=np.bool_)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,8 +16,8 @@ from perfharness.analysis.stages.throughput import ALL_SEPARATE, Sharing, throug
 from perfharness.analysis.stages.times import StageTimes
 from perfharness.analysis.statistics import summarise
 from perfharness.analysis.timeline.grouping import distinct, rows_by_code, unique
+from perfharness.model.columns import Bool
 from perfharness.model.result import TIMES, BatchLoop, EntryTable, OutsideStage, Path, ProcessResult, Tree
-from perfharness.model.trace import Bool
 
 if TYPE_CHECKING:
     from perfharness.analysis.analysis import Analysis
@@ -94,7 +95,7 @@ def outside_tree(results: Sequence[ProcessResult]) -> list[Tree]:
         tree: Tree = {"path": list(path), "count": len(values[TIMES[0]])}
         for time, column in values.items():
             total = float(column.sum())
-            tree[time] = {"total": None if np.isnan(total) else round(total, 6), **summarise(column).to_json()}
+            tree[time] = {"total": None if np.isnan(total) else round(total, 6), **asdict(summarise(column))}
         found.append(tree)
     return found
 

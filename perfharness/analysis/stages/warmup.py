@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
+from perfharness.model.columns import Float64
 from perfharness.model.diagnosis import Path, WarmupDiagnosis, WarmupState
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.result import Float64, path_text
+from perfharness.model.result import path_text
 
 MIN_BATCHES = 12
 DEVIATIONS = 3.0

@@ -50,12 +50,8 @@ class CaseNames:
     def backend(self, case: Cell) -> str:
         """`torch/compile threads=2`: with named settings, and the device if the suite uses both."""
         name = case.backend if case.backend in self.long_backends else short_backend(case.backend)
-        parts = (
-            f"{name}/{case.mode}" if case.mode else name,
-            case.device if self.with_device else "",
-            case.variant,
-        )
-        return " ".join(part for part in parts if part)
+        mode, device = f"{name}/{case.mode}" if case.mode else name, case.device if self.with_device else ""
+        return " ".join(filter(None, (mode, device, case.variant)))
 
     def cell(self, case: Cell) -> str:
         """`torch/compile fp16 on H200`: with model and GPU if the suite has several."""

@@ -32,9 +32,7 @@ class Cost:
 def cost(
     prices: Prices, items_per_second: float | None, joules_per_item: float | None, relative_error: float | None
 ) -> Cost:
-    """Compute the rent from the whole machine's throughput, and the energy cost from the energy per item of all GPUs
-    (`relative_error`: of that energy).
-    """
+    """Rent by the machine's throughput; energy cost by the energy per item of all GPUs, with its relative error."""
     machine = energy = error = None
     if prices.per_hour is not None and items_per_second:
         machine = prices.per_hour / SECONDS_PER_HOUR / items_per_second * ITEMS

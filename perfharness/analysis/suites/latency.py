@@ -17,7 +17,7 @@ from perfharness.analysis.statistics import (
     trend,
 )
 from perfharness.model.bench import Estimate, LatencyStats
-from perfharness.model.result import Float64
+from perfharness.model.columns import Float64
 
 BLOCKS = 20
 """Number of medians used to detect a drift."""
@@ -31,9 +31,7 @@ DECIMALS = 9
 
 
 def latency_stats(milliseconds: Float64, warmup_iterations: int, *, stable: bool | None = None) -> LatencyStats | None:
-    """All figures of the timed iterations in order; None without any. `stable`: whether the median stabilised (None if
-    not requested).
-    """
+    """All figures of the iterations in order; None without any. `stable`: the median stabilised; None: not asked."""
     count = len(milliseconds)
     if not count:
         return None

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from perfharness.analysis.timeline.grouping import group_rows, row_order
-from perfharness.model.trace import Bool, Int64, Integers
+from perfharness.model.columns import Bool, Int64, Integers
 from perfharness.trace.columns import narrow
+
+Window = tuple[int, int]
+"""Start and end, ns."""
+
+Spans = tuple[Int64, Int64]
+"""Starts and ends, ns."""
 
 BLOCK_ROWS = 1 << 16
 """Rows processed at a time, so that temporary arrays fit in the CPU's cache."""
@@ -60,6 +68,12 @@ def merge(start: Int64, end: Int64) -> tuple[Int64, Int64]:
     reached = np.maximum.accumulate(e)
     begins = np.r_[True, s[1:] > reached[:-1]]
     return s[begins], reached[np.r_[begins[1:], True]]
+
+
+def union(parts: Sequence[Spans]) -> Spans:
+    """Union of all intervals."""
+    nothing = np.empty(0, dtype=np.int64)
+    return merge(*(np.concatenate([nothing, *(part[side] for part in parts)]) for side in (0, 1)))
 
 
 def overlaps(start: Int64, end: Int64) -> tuple[Int64, Int64]:

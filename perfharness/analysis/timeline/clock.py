@@ -6,14 +6,15 @@ its own reading and the next, which bounds the offset on both sides (docs/guides
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from perfharness.model import conventions
+from perfharness.model.columns import Int64
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.telemetry import ClockTieRecord
-from perfharness.model.trace import ClockSource, Int64, Trace, TraceClock
+from perfharness.model.trace import ClockSource, Trace, TraceClock
 from perfharness.trace.names import code_of
 
 ROW_GAP_NS = 10_000_000
@@ -74,31 +75,26 @@ def monotonic_tie(trace: Trace) -> Callable[[Int64], Int64] | None:
     return to_trace
 
 
-def clock_findings(clock: TraceClock | None) -> list[Finding]:
+def clock_findings(clock: TraceClock | None) -> Iterator[Finding]:
     """Report a drifting clock and a wrong session start."""
     if clock is None:
-        return []
-    findings, off = [], clock.session_start_off_ns
+        return
     if clock.drift_ns is not None and abs(clock.drift_ns) > REPORTED_NS:
-        findings.append(
-            Finding(
-                "clock-uncertain",
-                Severity.WARNING,
-                f"the trace's clock drifted by {clock.drift_ns / 1e6:+.3f} ms against the machine's during the run, so "
-                "durations, and telemetry's times at its end, are wrong by that share",
-                "check whether the machine's clock was being adjusted (chronyc tracking, timedatectl)",
-            )
+        yield Finding(
+            "clock-uncertain",
+            Severity.WARNING,
+            f"the trace's clock drifted by {clock.drift_ns / 1e6:+.3f} ms against the machine's during the run, so "
+            "durations, and telemetry's times at its end, are wrong by that share",
+            "check whether the machine's clock was being adjusted (chronyc tracking, timedatectl)",
         )
+    off = clock.session_start_off_ns
     if off is not None and abs(off) > REPORTED_NS:
-        findings.append(
-            Finding(
-                "clock-uncertain",
-                Severity.NOTE,
-                f"the trace's own session start is {off / 1e6:+.3f} ms off; times of day use the recorder's marks "
-                f"instead, with an error of {clock.error_ns / 1e3:.1f} µs",
-            )
+        yield Finding(
+            "clock-uncertain",
+            Severity.NOTE,
+            f"the trace's own session start is {off / 1e6:+.3f} ms off; times of day use the recorder's marks "
+            f"instead, with an error of {clock.error_ns / 1e3:.1f} µs",
         )
-    return findings
 
 
 def _anchors(trace: Trace) -> tuple[ClockSource, Int64]:

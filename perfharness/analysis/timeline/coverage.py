@@ -8,6 +8,8 @@ collect a process's last events.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 
@@ -21,15 +23,18 @@ from perfharness.analysis.timeline.cuda_calls import (
     calls_named,
 )
 from perfharness.analysis.timeline.grouping import distinct
+from perfharness.model.columns import Bool, Int64, Integers
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.nsys_schema import CUPTI_FORKED, CUPTI_NOT_STARTED, CUPTI_STALLED, ONLY_RANGES
-from perfharness.model.trace import ApiCalls, Bool, GpuOperationKind, Int64, Integers, NvtxRanges, Trace, pid_of
+from perfharness.model.trace import ApiCalls, GpuOperationKind, NvtxRanges, Trace, pid_of
 
 MIN_SILENT_RANGES = 3
 """Fewest ranges without CUDA calls, because the end of a pipeline may have a few."""
 
 CUDA_OF_NSYS = (((2025, 3), 13), ((2022, 4), 12))
 """Newest CUDA major version known to nsys, from (year, release) on. An older CUPTI loses events silently."""
+
+USE_NEWER_NSYS = "use an nsys that knows this driver's CUDA, or `--tracer embedded`."
 
 Lost = tuple[Bool, Finding]
 """Ranges whose GPU times are unknown, and the reason."""
@@ -49,7 +54,7 @@ def find_untraced_work(trace: Trace, launched: Integers, operations: Integers) -
     `launched`: calls that started operations; `operations`: operations with a call.
     """
     known = np.ones(len(trace.ranges), dtype=np.bool_)
-    findings = _driver_newer_than_nsys(trace)
+    findings = list(_driver_newer_than_nsys(trace))
     if trace.meta.gpu_coverage == "untraced":
         reason = trace.meta.gpu_coverage_reason
         severity, hint = _UNTRACED.get(
@@ -61,15 +66,14 @@ def find_untraced_work(trace: Trace, launched: Integers, operations: Integers) -
     started[launched] = True
     # The embedded tracer keeps only calls with an operation.
     by_call = () if trace.meta.tracer == "embedded" else (_launches_without_operation, _copies_without_operation)
-    for lost in (*(check(trace, started) for check in by_call), _calls_that_stop(trace), _cut_off(trace)):
-        if lost is not None:
-            known &= ~lost[0]
-            findings.append(lost[1])
-    findings.extend(_operations_without_call(trace, operations))
-    return known, findings
+    of_calls = (check(trace, started) for check in by_call)
+    for affected, finding in chain(*of_calls, _calls_that_stop(trace), _cut_off(trace)):
+        known &= ~affected
+        findings.append(finding)
+    return known, [*findings, *_operations_without_call(trace, operations)]
 
 
-def _launches_without_operation(trace: Trace, started: Bool) -> Lost | None:
+def _launches_without_operation(trace: Trace, started: Bool) -> Iterator[Lost]:
     """Launches that started nothing, except failed and captured ones. Runtime and driver launches are nested and only
     one of them has the operation, so the neighbouring launches with an operation on its thread decide.
     """
@@ -78,16 +82,15 @@ def _launches_without_operation(trace: Trace, started: Bool) -> Lost | None:
     if len(lost):
         lost = lost[~_near_complete_call(trace.api, lost, np.flatnonzero(is_launch & started))]
         lost = lost[~_captured(trace, lost)]
-    if not len(lost):
-        return None
-    affected = _contains_any(trace.ranges, trace.api, lost)
-    return affected, Finding(
-        "trace-incomplete",
-        Severity.ERROR,
-        f"{len(lost)} of {int(is_launch.sum())} kernel launches have no kernel in the trace; the GPU times of "
-        f"the {int(affected.sum())} ranges around them are null.",
-        "The tracer lost GPU events: use an nsys that knows this driver's CUDA, or `--tracer embedded`.",
-    )
+    if len(lost):
+        affected = _contains_any(trace.ranges, trace.api, lost)
+        message = f"{len(lost)} of {int(is_launch.sum())} kernel launches have no kernel in the trace; "
+        message += f"the GPU times of the {int(affected.sum())} ranges around them are null."
+        yield affected, _incomplete(message, f"The tracer lost GPU events: {USE_NEWER_NSYS}")
+
+
+def _incomplete(message: str, hint: str) -> Finding:
+    return Finding("trace-incomplete", Severity.ERROR, message, hint)
 
 
 def _near_complete_call(api: ApiCalls, missing: Int64, complete: Int64) -> Bool:
@@ -122,7 +125,7 @@ def _captured(trace: Trace, some: Int64) -> Bool:
     return captured
 
 
-def _copies_without_operation(trace: Trace, started: Bool) -> Lost | None:
+def _copies_without_operation(trace: Trace, started: Bool) -> Iterator[Lost]:
     """Calls of copies or memsets of which the trace has no operation at all, so their table is missing. A single call
     without an operation is not a loss, because copies of 0 bytes start nothing.
     """
@@ -136,15 +139,11 @@ def _copies_without_operation(trace: Trace, started: Bool) -> Lost | None:
         if len(made):
             affected |= _contains_any(trace.ranges, trace.api, made)
             lost.append(f"{len(made)} {what}")
-    if not lost:
-        return None
-    return affected, Finding(
-        "trace-incomplete",
-        Severity.ERROR,
-        f"The trace has calls of {' and '.join(lost)}, but none of their operations; the GPU times of the "
-        f"{int(affected.sum())} ranges around them are null.",
-        "The tracer lost GPU events, or a table was removed from the file: export it again, or measure again.",
-    )
+    if lost:
+        message = f"The trace has calls of {' and '.join(lost)}, but none of their operations; the GPU times of the "
+        message += f"{int(affected.sum())} ranges around them are null."
+        hint = "The tracer lost GPU events, or a table was removed from the file: export it again, or measure again."
+        yield affected, _incomplete(message, hint)
 
 
 def _contains_any(ranges: NvtxRanges, api: ApiCalls, calls: Int64) -> Bool:
@@ -154,7 +153,7 @@ def _contains_any(ranges: NvtxRanges, api: ApiCalls, calls: Int64) -> Bool:
     return np.asarray(last > first, dtype=np.bool_)
 
 
-def _calls_that_stop(trace: Trace) -> Lost | None:
+def _calls_that_stop(trace: Trace) -> Iterator[Lost]:
     """Stages that always made CUDA calls, but make none from some time to the end of the run."""
     ranges = trace.ranges
     affected = np.zeros(len(ranges), dtype=np.bool_)
@@ -176,20 +175,15 @@ def _calls_that_stop(trace: Trace) -> Lost | None:
             affected |= mine & (ranges.end_ns > last_ns)
             silent_names |= {trace.names[code] for code in np.unique(ranges.name[silent])}
             last_call_ns = last_ns
-    if not silent_names:
-        return None
-    shown = ", ".join(f"'{name}'" for name in sorted(silent_names)[:5])
-    return affected, Finding(
-        "trace-incomplete",
-        Severity.ERROR,
-        f"No CUDA call is recorded after {last_call_ns / 1e6:.3f} ms, but ranges continue until "
-        f"{int(ranges.end_ns.max()) / 1e6:.3f} ms and {shown} made CUDA calls before; "
-        f"the GPU times of {int(affected.sum())} ranges are null.",
-        "The tracer lost CUDA events: use an nsys that knows this driver's CUDA, or `--tracer embedded`.",
-    )
+    if silent_names:
+        shown = ", ".join(f"'{name}'" for name in sorted(silent_names)[:5])
+        message = f"No CUDA call is recorded after {last_call_ns / 1e6:.3f} ms, but ranges continue until "
+        message += f"{int(ranges.end_ns.max()) / 1e6:.3f} ms and {shown} made CUDA calls before; "
+        message += f"the GPU times of {int(affected.sum())} ranges are null."
+        yield affected, _incomplete(message, f"The tracer lost CUDA events: {USE_NEWER_NSYS}")
 
 
-def _cut_off(trace: Trace) -> Lost | None:
+def _cut_off(trace: Trace) -> Iterator[Lost]:
     """Ranges that end after the last CUDA event of a process that nsys cut off."""
     ranges, api, operations = trace.ranges, trace.api, trace.operations
     affected, pid = np.zeros(len(ranges), dtype=np.bool_), pid_of(ranges.thread)
@@ -197,71 +191,57 @@ def _cut_off(trace: Trace) -> Lost | None:
     for process in cut_off:
         ends = (api.end_ns[pid_of(api.thread) == process], operations.end_ns[pid_of(operations.process) == process])
         affected |= (pid == process) & (ranges.end_ns > np.max(np.concatenate(ends), initial=np.iinfo(np.int64).min))
-    if not affected.any():
-        return None
-    return affected, Finding(
-        "trace-incomplete",
-        Severity.ERROR,
-        f"nsys could not collect the last CUDA events of process(es) {', '.join(map(str, cut_off))}, which ended "
-        f"without their exit functions; the GPU times of {int(affected.sum())} ranges are null.",
-        "Let the process end by itself, not by os._exit (as forked workers of multiprocessing do) or a signal; or use "
-        "`--tracer embedded`.",
-    )
+    if affected.any():
+        processes = ", ".join(map(str, cut_off))
+        message = f"nsys could not collect the last CUDA events of process(es) {processes}, which ended without their "
+        message += f"exit functions; the GPU times of {int(affected.sum())} ranges are null."
+        hint = "Let the process end by itself, not by os._exit (as forked workers of multiprocessing do) or a signal; "
+        yield affected, _incomplete(message, f"{hint}or use `--tracer embedded`.")
 
 
-def _operations_without_call(trace: Trace, with_call: Integers) -> list[Finding]:
+def _operations_without_call(trace: Trace, with_call: Integers) -> Iterator[Finding]:
     """Report operations without a call. Copies made by the driver itself (managed memory) have id 0."""
     operations = trace.operations
     lost = np.ones(len(operations), dtype=np.bool_)
     lost[with_call] = False
     lost &= (operations.kind != GpuOperationKind.MEMCPY) | (operations.correlation != 0)
-    without_call = int(lost.sum())
-    if not without_call:
-        return []
-    return [
-        Finding(
+    if lost.any():
+        yield Finding(
             "trace-missing-calls",
             Severity.ERROR,
-            f"{without_call} of {len(operations)} GPU operations have no API call in the trace, "
+            f"{int(lost.sum())} of {len(operations)} GPU operations have no API call in the trace, "
             "so they are in no range; GPU times may be too small.",
             "Trace CUDA API calls too (`nsys profile --trace cuda`), or use `--tracer embedded`.",
         )
-    ]
 
 
-def _driver_newer_than_nsys(trace: Trace) -> list[Finding]:
+def _driver_newer_than_nsys(trace: Trace) -> Iterator[Finding]:
     meta = trace.meta
     release = re.match(r"(\d{4})\.(\d+)", meta.tracer_version or "")
     if meta.tracer != "nsys" or release is None or meta.cuda_driver is None or not len(trace.api):
-        return []
+        return
     version = (int(release[1]), int(release[2]))
     newest = next((cuda for since, cuda in CUDA_OF_NSYS if version >= since), None)
     driver = meta.cuda_driver // 1000
-    if newest is None or driver <= newest:
-        return []
-    return [
-        Finding(
+    if newest is not None and driver > newest:
+        yield Finding(
             "tracer-too-old",
             Severity.ERROR,
             f"nsys {meta.tracer_version} supports CUDA up to {newest}, but the driver has CUDA {driver}; such a pair "
             "loses GPU events silently.",
             "Use a newer nsys, or `--tracer embedded`.",
         )
-    ]
 
 
-def never_closed(trace: Trace) -> list[Finding]:
+def never_closed(trace: Trace) -> Iterator[Finding]:
     """Report ranges that were never closed."""
     codes, counts = np.unique(trace.ranges.name[trace.ranges.is_open], return_counts=True)
-    if not len(codes):
-        return []
-    most = np.argsort(-counts, kind="stable")[:5]
-    shown = ", ".join(f"'{trace.names[codes[at]]}' {counts[at]} times" for at in most.tolist())
-    return [
-        Finding(
+    if len(codes):
+        most = np.argsort(-counts, kind="stable")[:5]
+        shown = ", ".join(f"'{trace.names[codes[at]]}' {counts[at]} times" for at in most.tolist())
+        yield Finding(
             "range-never-closed",
             Severity.ERROR,
             f"{counts.sum()} range(s) were never closed ({shown}); their times run to the end of the trace.",
             "Pop every range, or use `with perf.range(...)`, which closes it on exceptions too.",
         )
-    ]

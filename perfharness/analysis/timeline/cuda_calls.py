@@ -7,7 +7,8 @@ import re
 import numpy as np
 
 from perfharness.model.activity import CODES, Activity
-from perfharness.model.trace import Bool, CopyKind, GpuOperationKind, Int64, Integers, Trace
+from perfharness.model.columns import Bool, Int64, Integers
+from perfharness.model.trace import CopyKind, GpuOperationKind, Trace
 from perfharness.trace.names import by_name
 
 ACTIVITY_OF = (

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.timeline.grouping import group_rows
-from perfharness.model.trace import GpuDevice, GpuOperations, Int64, Integers, TraceMeta, pid_of
+from perfharness.model.columns import Int64, Integers
+from perfharness.model.trace import GpuDevice, GpuOperations, TraceMeta, pid_of
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.model.result import Float64
-from perfharness.model.trace import Bool, Int64, Integers
+from perfharness.model.columns import Bool, Float64, Int64, Integers
 from perfharness.trace.columns import arrow_array
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-Table = TypeVar("Table", bound="DataclassInstance")
 
 SMALL_TABLE = 1 << 16
 """Table size that is cheap for any number of rows."""
@@ -32,9 +25,7 @@ class Groups:
 
 
 def group_rows(*columns: Integers) -> Groups:
-    """Group equal rows in linear time: by a table of values if their range is small, else by hashing (Arrow's
-    dictionary encoding).
-    """
+    """Group equal rows in linear time: by a table of values if their range is small, else by hashing (Arrow)."""
     combined = columns[0]
     for column in columns[1:]:
         combined = _combine(combined, column)
@@ -79,12 +70,6 @@ def rows_of_levels(level: Integers) -> list[Integers]:
     order = np.argsort(level, kind="stable").astype(np.int32)
     bounds = np.cumsum(np.bincount(level))
     return np.split(order, bounds[:-1]) if len(bounds) else []
-
-
-def select(table: Table, rows: Bool | Integers) -> Table:
-    """Select rows of a record of columns; other fields stay."""
-    columns = {field.name: getattr(table, field.name) for field in fields(table)}
-    return replace(table, **{name: column[rows] for name, column in columns.items() if isinstance(column, np.ndarray)})
 
 
 def occurrences(*columns: Integers) -> Int64:
@@ -134,14 +119,11 @@ def _encode(column: Integers) -> tuple[Integers, Int64]:
         return np.zeros(len(column), dtype=np.int32), np.zeros(1, dtype=np.int64)
     if low > 0:  # avoids the copy for shifting
         low, span = 0, low + span
-    if span <= 2 * len(column) + SMALL_TABLE:
-        return _encode_by_table(np.subtract(column, low, dtype=np.int64) if low else column, span)
-    encoded = arrow_array(column).dictionary_encode()
-    code = np.from_dlpack(encoded.indices).astype(np.int32, copy=False)
-    return code, _first_rows(code, len(encoded.dictionary)).astype(np.int64)
-
-
-def _encode_by_table(position: Integers, span: int) -> tuple[Integers, Int64]:
+    if span > 2 * len(column) + SMALL_TABLE:
+        encoded = arrow_array(column).dictionary_encode()
+        code = np.from_dlpack(encoded.indices).astype(np.int32, copy=False)
+        return code, _first_rows(code, len(encoded.dictionary)).astype(np.int64)
+    position = np.subtract(column, low, dtype=np.int64) if low else column
     first_row = _first_rows(position, span)
     used = np.flatnonzero(first_row >= 0)
     used = used[np.argsort(first_row[used], kind="stable")]

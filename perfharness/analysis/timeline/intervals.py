@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.timeline.grouping import distinct, row_order
-from perfharness.model.trace import Int64, Integers
+from perfharness.model.columns import Int64, Integers
 
 NO_PARENT = -1
 

@@ -16,18 +16,9 @@ from perfharness.analysis.timeline.busy import ThreadOrder, expand
 from perfharness.analysis.timeline.coverage import find_untraced_work, never_closed
 from perfharness.analysis.timeline.grouping import distinct, row_order
 from perfharness.analysis.timeline.intervals import MAX_LEVELS, Nesting, nest, running_maximum_before
+from perfharness.model.columns import Bool, Int64, Integers
 from perfharness.model.findings import Finding
-from perfharness.model.trace import (
-    PROCESS_MASK,
-    ApiCalls,
-    Bool,
-    GpuOperations,
-    Int64,
-    Integers,
-    NvtxRanges,
-    Trace,
-    pid_of,
-)
+from perfharness.model.trace import PROCESS_MASK, ApiCalls, GpuOperations, NvtxRanges, Trace, pid_of
 from perfharness.trace.columns import narrow
 
 BLOCK_MEMBERS = 1 << 20
@@ -59,9 +50,7 @@ class Projection:
 
 @dataclass(frozen=True)
 class RangeTable:
-    """Ranges of a trace with their nesting and GPU work. `gpu_known` is False if GPU work started inside the range is,
-    or may be, missing in the trace.
-    """
+    """Ranges with their nesting and GPU work. `gpu_known`: False if some of that work may be missing."""
 
     ranges: NvtxRanges
     nesting: Nesting
@@ -96,9 +85,7 @@ def build_range_table(trace: Trace, launches: Launches) -> RangeTable:
 
 
 def find_launches(api: ApiCalls, operations: GpuOperations) -> Launches:
-    """Join operations to calls by process and correlation id. If two calls share an id (a driver call inside the
-    runtime call), use the inner, later one.
-    """
+    """Join operations to calls by process and id; of two calls (a driver call in a runtime call), to the inner one."""
     call = _calls_of(api, operations)
     started = np.flatnonzero(call >= 0)
     call = call[started]

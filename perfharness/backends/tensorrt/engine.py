@@ -90,13 +90,7 @@ def _profile(text: str) -> Profile:
 
 @dataclass(frozen=True)
 class Engine:
-    """A serialized engine.
-
-    Args:
-        settings: of the build, with TensorRT's names.
-        build_ms: None if built earlier or elsewhere.
-        name: for messages.
-    """
+    """A serialized engine with the settings of its build; `build_ms` is None if it was built earlier or elsewhere."""
 
     blob: bytes
     settings: Mapping[str, str]
@@ -107,11 +101,8 @@ class Engine:
 class Network:
     """A parsed ONNX model to build engines from; parsing needs no GPU.
 
-    Args:
-        source: path or bytes of a file.
-        gpu: name for the cache.
-        inputs, outputs: as described by the model.
-        builds_for_shapes: whether each set of shapes needs its own engine (open dimensions without a profile).
+    `gpu` is part of the cache's key. `builds_for_shapes`: whether each set of shapes needs its own engine (open
+    dimensions without a profile).
     """
 
     def __init__(
@@ -188,8 +179,12 @@ class Network:
         """File name of an engine, derived from all that it depends on; None without a cache."""
         if self._options.cache_dir is None:
             return None
+        if isinstance(source := self._source, bytes):
+            sha256 = hashlib.sha256(source).hexdigest()
+        else:
+            sha256 = sha256_of(source, *onnx_weight_files(source))
         described = {
-            "model_sha256": _model_sha256(self._source),
+            "model_sha256": sha256,
             "library": str(self._library),
             "gpu": self._gpu,
             "precision": self._options.precision,
@@ -198,13 +193,6 @@ class Network:
         }
         key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
         return self._options.cache_dir / "tensorrt" / f"{key}.engine"
-
-
-def _model_sha256(source: Path | bytes) -> str:
-    """Digest of a model including its weight files."""
-    if isinstance(source, bytes):
-        return hashlib.sha256(source).hexdigest()
-    return sha256_of(source, *onnx_weight_files(source))
 
 
 def _keep(path: Path, blob: bytes) -> None:

@@ -19,12 +19,7 @@ from perfharness.errors import BackendError, OutOfMemoryError
 
 
 class TensorRTLibrary:
-    """An imported TensorRT.
-
-    Args:
-        module: `tensorrt` or `tensorrt_rtx`.
-        name: for messages.
-    """
+    """An imported TensorRT; `name` is for messages."""
 
     def __init__(self, module: Any, name: str) -> None:
         self.module, self.name = module, name

@@ -17,12 +17,7 @@ from perfharness.errors import BackendError, OutOfMemoryError
 
 
 class LoadedEngine:
-    """A deserialized engine with inputs, outputs and profiles.
-
-    Args:
-        serialized: its content and origin.
-        profiles: shapes of all inputs, one entry per profile.
-    """
+    """A deserialized engine; `profiles` has the shapes of all inputs, one entry per profile."""
 
     def __init__(self, library: TensorRTLibrary, serialized: Engine) -> None:
         self.serialized = serialized

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from perfharness.backends.arrays import read_arrays
 from perfharness.backends.models import ModelSource, named_function
 from perfharness.distribution import install_command
 from perfharness.errors import BackendError, PerfHarnessError, ToolNotFoundError, UsageError
@@ -61,12 +62,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class SampleSet:
-    """All inputs ordered by name, and remarks about unused files.
-
-    Args:
-        class_names: by label.
-        remarks: one sentence per kind of unmatched file.
-    """
+    """All inputs ordered by name, names of the classes by label, and a sentence per kind of unmatched file."""
 
     samples: tuple[Sample, ...]
     class_names: tuple[str, ...] = ()
@@ -81,15 +77,7 @@ def find_samples(
     class_names: Path | None = None,
     values: Path | None = None,
 ) -> SampleSet:
-    """Find the samples in a folder, or one file.
-
-    Args:
-        truth: a folder of maps with the same names, or one file for one input.
-        labels: the input folder itself, whose first-level subfolders are the classes, ordered by name; or a CSV of
-            `name,label`, with numbers or names as labels.
-        limit: most samples, the first by name.
-        class_names: a text file with one name per line, in the order of the model's classes.
-        values: a CSV of `name,number`, the truth of a regression.
+    """Find the samples in a folder, or one file; arguments are those of `AccuracySettings`.
 
     Raises `UsageError` if nothing can be compared.
     """
@@ -193,22 +181,6 @@ def _from_csv(path: Path, samples: Iterable[Sample]) -> dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
-def read_arrays(path: Path) -> Arrays:
-    """Arrays of a `.npz` by name, or of a `.npy` with an empty name. Raises `SampleError`."""
-    try:
-        with path.open("rb") as file:  # numpy.load does not close damaged archives
-            loaded = np.load(file, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                return {"": loaded}
-            with loaded as archive:
-                return {name: archive[name] for name in archive.files}
-    except Exception as error:  # damaged archives raise errors of zipfile and zlib
-        problem = (
-            "it is not a file of plain NumPy arrays" if "pickle" in str(error) else str(error) or type(error).__name__
-        )
-        raise SampleError(f"{path} cannot be read: {problem}") from error
-
-
 def open_image(path: Path) -> Any:
     """Decode an image with Pillow. Raises `SampleError`, or `ToolNotFoundError` if Pillow is not installed."""
     try:
@@ -233,7 +205,7 @@ def read_map(path: Path, scale: float = 1.0) -> npt.NDArray[np.float64]:
     Raises `SampleError`.
     """
     if path.suffix.lower() in ARRAY_SUFFIXES:
-        arrays, scale = read_arrays(path), 1.0
+        arrays, scale = read_arrays(path, SampleError), 1.0
         if len(arrays) != 1 and "depth" not in arrays:
             several = f"has several arrays ({', '.join(arrays)}), none of them called depth"
             raise SampleError(f"{path} {several if arrays else 'has no array'}")
@@ -291,12 +263,7 @@ class PreprocessSettings(Settings):
 
 
 class Preprocessor:
-    """Converts files to inputs; raises `UsageError` if the settings do not match the model.
-
-    Args:
-        specs: the model's inputs.
-        shapes: allocated shapes by name, including the batch dimension.
-    """
+    """Converts files to inputs of the allocated shapes; raises `UsageError` if the settings do not match the model."""
 
     def __init__(self, settings: PreprocessSettings, specs: Sequence[TensorSpec], shapes: dict[str, Shape]) -> None:
         self._settings, self._specs, self._shapes = settings, {one.name: one for one in specs}, shapes
@@ -311,7 +278,7 @@ class Preprocessor:
         if self._function is not None:
             made = self._made(path)
         elif path.suffix.lower() in ARRAY_SUFFIXES:
-            made = read_arrays(path)
+            made = read_arrays(path, SampleError)
         else:
             made = {"": self._image(path)}
         if len(made) == 1 and (only := next(iter(made))) not in self._specs:

@@ -8,7 +8,7 @@ scaled predictions are clipped to the caps, and a data set's figures are means o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -39,23 +39,24 @@ class DepthSettings(Settings):
     prediction: Literal["depth", "disparity"] = "depth"
 
 
-def depth_errors(
-    prediction: npt.NDArray[Any],
-    truth: npt.NDArray[Any],
-    settings: DepthSettings = DepthSettings(),  # noqa: B008 - frozen
-) -> dict[str, float]:
-    """Errors of one image (`DEPTH_METRICS`), from maps of equal shape; `scale` is the factor on the prediction.
+def valid_depth(truth: npt.NDArray[Any], settings: DepthSettings) -> Float64:
+    """The truth with NaN for pixels that do not count."""
+    found = np.asarray(truth, dtype=np.float64)
+    return np.where((found > settings.min_depth) & (found < settings.max_depth), found, np.nan)
+
+
+def scaled_depth(prediction: npt.NDArray[Any], truth: Float64, settings: DepthSettings) -> tuple[Float64, float]:
+    """The prediction for each valid pixel of the truth (`valid_depth`), scaled and clipped, and the scale.
 
     Raises `SampleError` without valid pixels, `OutputError` if a valid one has no finite prediction or there is no
     scale.
     """
-    p, t = np.asarray(prediction, dtype=np.float64), np.asarray(truth, dtype=np.float64)
-    if p.shape != t.shape:
-        raise OutputError(f"the map is {p.shape}, the ground truth {t.shape}")
-    valid = np.isfinite(t) & (t > settings.min_depth) & (t < settings.max_depth)
+    p, valid = np.asarray(prediction, dtype=np.float64), np.isfinite(truth)
+    if p.shape != truth.shape:
+        raise OutputError(f"the map is {p.shape}, the ground truth {truth.shape}")
     if not valid.any():
         raise SampleError(f"no pixel of the ground truth is between {settings.min_depth:g} and {settings.max_depth:g}")
-    p, t = p[valid], t[valid]
+    p, t = p[valid], truth[valid]
     if bad := int((~np.isfinite(p)).sum()):
         raise OutputError(f"{bad} of {p.size} valid pixels have a prediction that is NaN or infinite")
     if settings.prediction == "disparity":
@@ -66,7 +67,18 @@ def depth_errors(
         if middle <= 0:
             raise OutputError(f"the median of the prediction is {middle:g}, but median scaling needs a positive one")
         scale = float(np.median(t)) / middle
-    p = np.clip(p * scale, settings.min_depth, settings.max_depth)
+    return np.clip(p * scale, settings.min_depth, settings.max_depth), scale
+
+
+def depth_errors(
+    prediction: npt.NDArray[Any],
+    truth: npt.NDArray[Any],
+    settings: DepthSettings = DepthSettings(),  # noqa: B008 - frozen
+) -> dict[str, float]:
+    """Errors of one image (`DEPTH_METRICS`), from maps of equal shape; raises like `scaled_depth`."""
+    whole = valid_depth(truth, settings)
+    p, scale = scaled_depth(prediction, whole, settings)
+    t = whole[np.isfinite(whole)]
     error, ratio = p - t, np.maximum(p / t, t / p)
     return {
         "abs_rel": float((np.abs(error) / t).mean()),
@@ -101,20 +113,8 @@ def map_difference(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> dict[st
     return {"mae": float(error.mean()), "rmse": float(np.sqrt((error**2).mean())), "max": float(error.max())}
 
 
-class DepthMeans:
-    """Means of the errors of images."""
-
-    def __init__(self) -> None:
-        self._images, self._totals = 0, dict.fromkeys(DEPTH_METRICS, 0.0)
-
-    def add(self, errors: Mapping[str, float]) -> None:
-        """Add one image."""
-        self._images += 1
-        for name, value in errors.items():
-            self._totals[name] += value
-
-    def figures(self) -> Figures:
-        """Means over all images."""
-        if not self._images:
-            return nothing(DEPTH_METRICS, "no image could be compared with its ground truth")
-        return {name: figure(total / self._images) for name, total in self._totals.items()}
+def depth_means(images: Sequence[Mapping[str, float]]) -> Figures:
+    """Means of `depth_errors` over all images."""
+    if not images:
+        return nothing(DEPTH_METRICS, "no image could be compared with its ground truth")
+    return {name: figure(sum(one[name] for one in images) / len(images)) for name in DEPTH_METRICS}

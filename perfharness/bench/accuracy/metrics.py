@@ -58,11 +58,9 @@ def wilson(successes: int, count: int) -> tuple[float, float]:
 
 
 def label_ranks(scores: npt.NDArray[Any], labels: Ints) -> Ints:
-    """Number of classes before the label's, per row; of equal scores, lower classes come first.
+    """Number of classes before the label's, per row of scores; of equal scores, lower classes come first.
 
-    Args:
-        scores: (samples, classes); rows with NaN have no order and get the number of classes.
-        labels: (samples,).
+    Rows with NaN have no order and get the number of classes.
     """
     own = np.take_along_axis(scores, labels[:, np.newaxis], axis=1)
     before = (scores > own) | ((scores == own) & (np.arange(scores.shape[1]) < labels[:, np.newaxis]))
@@ -72,11 +70,7 @@ def label_ranks(scores: npt.NDArray[Any], labels: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class ClassScore:
-    """One class: shares of 1 and a 95 % interval; None without samples, predictions or a baseline.
-
-    Args:
-        difference: accuracy minus the baseline's on the same samples.
-    """
+    """One class: shares of 1 and a 95 % interval; None without samples, predictions or a baseline."""
 
     name: str
     samples: int
@@ -90,25 +84,26 @@ class ClassScore:
 
 
 class ClassAccumulator:
-    """Counts by class.
-
-    Args:
-        top_k: k of the second figure.
-        names: of the classes by number; missing ones are shown as numbers.
-    """
+    """Samples by class; classes without a name are shown as numbers."""
 
     def __init__(self, top_k: int = 5, names: Sequence[str] = ()) -> None:
         self.top_k, self.names = top_k, tuple(names)
-        self.samples = self.paired = self.unordered = 0
-        self.confusion: Counter[tuple[int, int]] = Counter()
+        self._classes = 0
+        self._rows: list[Ints] = []
+        """Of each sample: label, predicted class (-1 for NaN), rank of the label, whether the baseline is right."""
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return sum(rows.shape[1] for rows in self._rows)
+
+    @property
+    def confusion(self) -> Counter[tuple[int, int]]:
         """Samples by label and predicted class; rows with NaN predict none."""
-        self._counts: Ints | None = None  # rows: samples, top-1, top-k, baseline's top-1
+        return Counter((label, given) for rows in self._rows for label, given in rows[:2].T.tolist() if given >= 0)
 
     def update(self, scores: npt.NDArray[Any], labels: npt.ArrayLike, baseline: npt.NDArray[Any] | None = None) -> None:
-        """Add scores (samples, classes) with labels.
-
-        Args:
-            baseline: the baseline's scores of the same samples, with equal shape.
+        """Add scores (samples, classes) with labels, and the baseline's scores of the same samples.
 
         Raises `SampleError` if shapes or labels do not match.
         """
@@ -118,21 +113,13 @@ class ClassAccumulator:
         classes = scores.shape[1]
         if not (wanted.min() >= 0 and wanted.max() < classes):
             raise SampleError(f"label {wanted.max()} is not one of the {classes} classes of the output")
-        if self._counts is None:
-            self._counts = np.zeros((4, classes), np.int64)
-        if self._counts.shape[1] != classes:
-            raise SampleError(f"the output has {classes} classes, but had {self._counts.shape[1]} before")
+        if self._rows and classes != self._classes:
+            raise SampleError(f"the output has {classes} classes, but had {self._classes} before")
         ranks = label_ranks(scores, wanted)
-        kinds = [np.ones(len(wanted), bool), ranks == 0, ranks < self.top_k]
-        if baseline is not None:
-            kinds.append(label_ranks(baseline, wanted) == 0)
-            self.paired += len(wanted)
-        self.samples += len(wanted)
-        self.unordered += int((ranks == classes).sum())
-        ordered = ranks < classes
-        self.confusion.update(zip(wanted[ordered].tolist(), scores[ordered].argmax(axis=1).tolist(), strict=True))
-        for row, kind in zip(self._counts, kinds, strict=False):
-            row += np.bincount(wanted[kind], minlength=classes)
+        predicted = np.where(ranks < classes, scores.argmax(axis=1), -1)
+        base = np.full(len(wanted), -1) if baseline is None else label_ranks(baseline, wanted) == 0
+        self._classes = classes
+        self._rows.append(np.stack([wanted, predicted, ranks, base]))
 
     def figures(self) -> Figures:
         """Top-1, top-k, precision, recall and F1 over all classes; with a baseline also the top-1 difference.
@@ -141,50 +128,44 @@ class ClassAccumulator:
         is never predicted is 0.
         """
         top = f"top{self.top_k}"
-        if self._counts is None:
+        if not self._rows:
             return nothing(("top1", top, "mean_class_accuracy"), "there are no labelled samples")
-        counts, predicted = self._counts, self._predicted()
-        classes, seen = counts.shape[1], counts[0] > 0
-        _, right, among, base = (int(row.sum()) for row in counts)
-        low, high = wilson(right, self.samples)
+        wanted, given, hits, paired_hits = self._by_class()
+        _, _, ranks, base = np.hstack(self._rows)
+        samples, right, paired, seen = self.samples, int(hits.sum()), int((base >= 0).sum()), wanted > 0
+        low, high = wilson(right, samples)
         found = {
-            "top1": figure(right / self.samples),
+            "top1": figure(right / samples),
             "top1_low": figure(low),
             "top1_high": figure(high),
-            "mean_class_accuracy": figure(float((counts[1][seen] / counts[0][seen]).mean())),
-            "unordered_count": Figure(float(self.unordered)),
+            "mean_class_accuracy": figure(float((hits[seen] / wanted[seen]).mean())),
+            "unordered_count": Figure(float((ranks == self._classes).sum())),
         }
         if self.top_k > 1:
-            few = Figure(None, f"there are only {classes} classes")
-            found[top] = figure(among / self.samples) if self.top_k < classes else few
-        used = seen | (predicted > 0)
-        micro = right, int(predicted.sum()), self.samples
-        for kind, (hits, given, wanted) in {
-            "macro": (counts[1][used], predicted[used], counts[0][used]),
-            "micro": tuple(np.array([one]) for one in micro),
+            few = Figure(None, f"there are only {self._classes} classes")
+            found[top] = figure(float((ranks < self.top_k).mean())) if self.top_k < self._classes else few
+        used = seen | (given > 0)
+        for kind, (h, g, w) in {
+            "macro": (hits[used], given[used], wanted[used]),
+            "micro": (hits.sum(keepdims=True), given.sum(keepdims=True), wanted.sum(keepdims=True)),
         }.items():
-            shares = {
-                "precision": hits / np.maximum(given, 1),
-                "recall": hits / np.maximum(wanted, 1),
-                "f1": 2 * hits / (given + wanted),
-            }
+            shares = {"precision": h / np.maximum(g, 1), "recall": h / np.maximum(w, 1), "f1": 2 * h / (g + w)}
             found |= {f"{name}_{kind}": figure(float(values.mean())) for name, values in shares.items()}
-        if self.paired:
-            found["baseline_top1"] = figure(base / self.paired)
-            found["top1_difference"] = figure((right - base) / self.paired)
+        if paired:
+            found["baseline_top1"] = figure(int(paired_hits.sum()) / paired)
+            found["top1_difference"] = figure((right - int(paired_hits.sum())) / paired)
         return found
 
     def classes(self) -> list[ClassScore]:
         """Every class that is a label or a prediction, largest loss against the baseline first."""
-        if self._counts is None:
+        if not self._rows:
             return []
+        is_paired = any((rows[3] >= 0).any() for rows in self._rows)
         found = []
-        for number, given in enumerate(self._predicted().tolist()):
-            samples, right, _, base = self._counts[:, number].tolist()
+        for number, (samples, given, right, base) in enumerate(self._by_class().T.tolist()):
             if not samples and not given:
                 continue
             low, high = wilson(right, samples) if samples else (None, None)
-            is_paired = bool(samples and self.paired)
             found.append(
                 ClassScore(
                     name=self.names[number] if number < len(self.names) else str(number),
@@ -194,8 +175,8 @@ class ClassAccumulator:
                     accuracy_high=high,
                     precision=right / given if given else None,
                     f1=2 * right / (given + samples),
-                    baseline_accuracy=base / samples if is_paired else None,
-                    difference=(right - base) / samples if is_paired else None,
+                    baseline_accuracy=base / samples if samples and is_paired else None,
+                    difference=(right - base) / samples if samples and is_paired else None,
                 )
             )
         return sorted(found, key=lambda one: (one.difference or 0.0, one.name))
@@ -206,57 +187,32 @@ class ClassAccumulator:
             one.name: -one.difference for one in self.classes() if one.difference is not None and one.difference < 0
         }
 
-    def _predicted(self) -> Ints:
-        """Number of predictions per class."""
-        assert self._counts is not None
-        predicted = np.zeros(self._counts.shape[1], np.int64)
-        for (_, number), count in self.confusion.items():
-            predicted[number] += count
-        return predicted
+    def _by_class(self) -> Ints:
+        """Of each class: samples, predictions, right ones, and those of the baseline."""
+        labels, predicted, ranks, base = np.hstack(self._rows)
+        each = (labels, predicted[predicted >= 0], labels[ranks == 0], labels[base == 1])
+        return np.stack([np.bincount(one, minlength=self._classes) for one in each])
 
 
-class RegressionAccumulator:
-    """Values against their truth: `mae`, `rmse` and `r2`, over all values of all samples."""
-
-    def __init__(self) -> None:
-        self.count, self._absolute, self._square = 0, 0.0, 0.0
-        self._mean, self._spread = 0.0, 0.0  # of the truth: mean and sum of squared deviations
-
-    def update(self, values: npt.NDArray[Any], truth: npt.NDArray[Any]) -> None:
-        """Add a sample. Raises `OutputError` if sizes differ or a value is not finite."""
-        x, t = (np.asarray(one, dtype=np.float64).reshape(-1) for one in (values, truth))
-        if x.size != t.size:
-            raise OutputError(f"the output is {np.shape(values)}, the truth {np.shape(truth)}")
-        if not (np.isfinite(x).all() and np.isfinite(t).all()):
-            raise OutputError("values of the output or of the truth are NaN or infinite")
-        if not t.size:
-            return
-        error, step, total = x - t, float(t.mean()) - self._mean, self.count + t.size
-        self._absolute += float(np.abs(error).sum())
-        self._square += float(error @ error)
-        self._spread += float(((t - t.mean()) ** 2).sum()) + step**2 * self.count * t.size / total
-        self._mean += step * t.size / total
-        self.count = total
-
-    def figures(self) -> Figures:
-        """Figures by name; `r2` is None if the truth is constant."""
-        if not self.count:
-            return nothing(("mae", "rmse", "r2"), "there are no samples with a truth")
-        constant = Figure(None, "all values of the truth are equal")
-        return {
-            "mae": figure(self._absolute / self.count),
-            "rmse": figure(float(np.sqrt(self._square / self.count))),
-            "r2": figure(1 - self._square / self._spread) if self._spread else constant,
-        }
+def regression_figures(pairs: Sequence[tuple[float, float]]) -> Figures:
+    """`mae`, `rmse` and `r2` of the value and the truth of each sample; `r2` is None if the truth is constant."""
+    if not pairs:
+        return nothing(("mae", "rmse", "r2"), "there are no samples with a truth")
+    values, truth = np.array(pairs).T
+    error, spread = values - truth, truth - truth.mean()
+    constant = Figure(None, "all values of the truth are equal")
+    return {
+        "mae": figure(float(np.abs(error).mean())),
+        "rmse": figure(float(np.sqrt(error @ error / len(pairs)))),
+        "r2": figure(float(1 - error @ error / (spread @ spread))) if np.ptp(truth) else constant,
+    }
 
 
 class OwnMetric:
     """A user metric: the mean of a function's results per sample, which are numbers or numbers by name.
 
-    An exception becomes the reason for a missing value; other metrics continue.
-
-    Args:
-        text: `module:function` or `file.py:function`. Raises `UsageError` if it does not exist.
+    An exception becomes the reason for a missing value; other metrics continue. Raises `UsageError` if there is no such
+    function.
     """
 
     def __init__(self, text: str) -> None:
@@ -267,12 +223,7 @@ class OwnMetric:
         self._values: dict[str, list[float]] = {}
 
     def update(self, outputs: Arrays, reference: Arrays, sample: str) -> None:
-        """Pass one sample to the metric.
-
-        Args:
-            outputs: of the case by name, without the batch dimension.
-            reference: of the baseline by name, with `truth` and `label` if known.
-        """
+        """Pass a sample's outputs, and those of the baseline with `truth`, `label` and `value` if known."""
         self._samples += 1
         if self._reason is not None:
             return

@@ -20,23 +20,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from perfharness.backends.arrays import read_arrays
 from perfharness.backends.session import Session
 from perfharness.bench.accuracy.data import (
     Preprocessor,
     Sample,
     SampleError,
     as_map,
-    read_arrays,
     read_map,
     resized_map,
 )
-from perfharness.bench.accuracy.depth import DepthMeans, depth_errors
+from perfharness.bench.accuracy.depth import depth_errors, depth_means
 from perfharness.bench.accuracy.metrics import (
     ClassAccumulator,
     Figures,
     OutputError,
     OwnMetric,
-    RegressionAccumulator,
+    regression_figures,
     withheld,
 )
 from perfharness.bench.accuracy.outputs import DifferenceAccumulator, figures_by_output, matched_outputs
@@ -74,16 +74,12 @@ class Comparison:
         self.differences: dict[str, DifferenceAccumulator] = {}
         self.classes = ClassAccumulator(settings.top_k, class_names)
         self.agreement = ClassAccumulator(top_k=1)
-        self.regression = RegressionAccumulator()
-        self.depth = DepthMeans()
+        self.values: list[tuple[float, float]] = []
+        self.depth: list[dict[str, float]] = []
         self.own = [OwnMetric(text) for text in settings.metrics]
 
     def update(self, sample: Sample, outputs: Outputs, baseline: Path | None) -> None:
-        """Add one sample to all applicable figures; failures are recorded in `failed`.
-
-        Args:
-            baseline: folder of the baseline's outputs.
-        """
+        """Add one sample to all applicable figures; `baseline` is the folder of its outputs. Notes failures."""
         try:
             self._update(sample, outputs, None if baseline is None else read_outputs(baseline, sample.name))
         except SampleError as error:
@@ -144,14 +140,20 @@ class Comparison:
         return sample.label is not None
 
     def _regression(self, sample: Sample, values: npt.NDArray[Any]) -> bool:
-        if sample.value is not None:
-            self.regression.update(values, np.asarray(sample.value))
-        return sample.value is not None
+        if sample.value is None:
+            return False
+        if values.size != 1:
+            raise OutputError(f"the output is {values.shape}, but the truth one number")
+        pair = float(values.reshape(-1)[0]), sample.value
+        if not np.isfinite(pair).all():
+            raise OutputError("values of the output or of the truth are NaN or infinite")
+        self.values.append(pair)
+        return True
 
     def _depth(self, prediction: npt.NDArray[Any], truth: npt.NDArray[Any] | None) -> bool:
         if truth is not None:
             own = resized_map(as_map(prediction), truth.shape)
-            self.depth.add(depth_errors(own, truth, self.settings.depth))
+            self.depth.append(depth_errors(own, truth, self.settings.depth))
         return truth is not None
 
     def _own(self, sample: Sample, outputs: Outputs, before: Outputs, truth: npt.NDArray[Any] | None) -> bool:
@@ -174,9 +176,9 @@ class Comparison:
         elif self.agreement.samples or self.not_computed[CLASSES]:
             found |= self._of_all(CLASSES, {"top1_agreement": self.agreement.figures()["top1"]})
         if self.settings.values is not None:
-            found |= self._of_all(VALUES, self.regression.figures())
+            found |= self._of_all(VALUES, regression_figures(self.values))
         if self.settings.truth is not None:
-            found |= self._of_all(DEPTH, self.depth.figures())
+            found |= self._of_all(DEPTH, depth_means(self.depth))
         for metric in self.own:
             for name, one in metric.figures().items():
                 found[f"{metric.name}.{name}" if name in found else name] = one
@@ -270,7 +272,7 @@ def write_outputs(folder: Path, sample: str, outputs: Outputs) -> None:
 
 def read_outputs(folder: Path, sample: str) -> Outputs:
     """Read the files of `write_outputs`. Raises `SampleError`."""
-    arrays = read_arrays(folder / f"{sample}.npz")
+    arrays = read_arrays(folder / f"{sample}.npz", SampleError)
     return {name.removeprefix(OUTPUT): values for name, values in arrays.items()}
 
 
@@ -283,8 +285,7 @@ def run_samples(
 ) -> Iterator[tuple[Sample, Outputs]]:
     """Yield the outputs of each sample, without the batch dimension; partial batches are padded with their last item.
 
-    Args:
-        fail: called with an unreadable sample and the error.
+    `fail` gets the unreadable samples.
     """
     prepare = Preprocessor(settings.preprocess, session.inputs, shapes)
     sizes = {shape[0] for shape in shapes.values() if shape}

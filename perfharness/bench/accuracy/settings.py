@@ -16,15 +16,16 @@ class AccuracySettings(Settings):
 
     Args:
         inputs: a folder of arrays or images, or one file.
-        labels: a CSV of name,label, or the same folder as `inputs`, with a subfolder per class.
+        labels: a CSV of name,label, with numbers or names as labels, or the same folder as `inputs`, whose first-level
+            subfolders are the classes, ordered by name.
         class_names: a text file with one name per line, by the model's output index. None for numbers, or the names in
             `labels` in order.
-        truth: a folder of maps with the same names (depth).
+        truth: a folder of maps with the same names (depth), or one file for one input.
         values: a CSV of name,number with the expected number of the output (regression).
         truth_scale: divisor of the values in 16-bit images.
         output_name: the output to compare with labels, values or maps; None for the model's first.
         metrics: user metrics, `module:function`.
-        limit: most samples to use.
+        limit: most samples to use, the first by name.
     """
 
     inputs: Path

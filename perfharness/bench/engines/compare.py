@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -30,11 +31,11 @@ from perfharness.bench.plan import machine_of
 from perfharness.bench.process import result_of, run_process
 from perfharness.bench.results import measuring, write_iterations
 from perfharness.bench.spec import RESULT_NAME, LatencySettings, TelemetrySettings
-from perfharness.errors import UsageError
-from perfharness.files import write_model
+from perfharness.errors import ResultError, UsageError
+from perfharness.files import read_model, write_model
 from perfharness.model.bench import NO_CASE, Precision
+from perfharness.model.columns import Float64
 from perfharness.model.manifest import GpuRecord
-from perfharness.model.telemetry import Float64
 from perfharness_launcher.gpus import GpuFacts, choose_gpus, find_gpus
 from perfharness_launcher.interrupts import Interrupts
 
@@ -60,10 +61,7 @@ def engine_specs(
 ) -> list[EngineSpec]:
     """Specify each engine as a case: one image, timed rounds, then the telemetry pass on a GPU.
 
-    Args:
-        backends: one for all, or one each, as `NAME` or `NAME/MODE`; empty to choose by file type.
-
-    Raises `UsageError`.
+    Arguments are those of `compare_engines`. Raises `UsageError`.
     """
     if len(backends) not in (0, 1, len(engines)):
         raise UsageError(f"--backends has {len(backends)} names, --engines {len(engines)}: give one, or one per engine")
@@ -232,11 +230,10 @@ def _put_in_place(running: Path, output_dir: Path, comparison: EngineComparison)
 
 
 def _has_numbers(file: Path) -> bool:
-    try:
-        before = EngineComparison.model_validate_json(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return any(one.latency is not None for one in before.engines)
+    with suppress(ResultError):
+        before = read_model(file, EngineComparison)
+        return before is not None and any(one.latency is not None for one in before.engines)
+    return False
 
 
 def remarks_of(results: Sequence[EngineResult]) -> list[str]:

@@ -29,7 +29,7 @@ from perfharness.bench.engines.model import (
 )
 from perfharness.bench.latency import warm_up
 from perfharness.errors import BackendError
-from perfharness.model.bench import Precision, TensorSpec
+from perfharness.model.bench import TensorSpec
 
 Shape = tuple[int, ...]
 
@@ -40,7 +40,9 @@ def measure_engine(spec: EngineSpec, record: CaseRecord, stack: ExitStack) -> No
     record.start_phase("import")
     record.keep(versions=made.versions(), engine=spec.model)
     mode = spec.case.mode or made.modes_on(spec.case.device)[0]
-    case = spec.case.model_copy(update={"precision": spec.case.precision or _precision(spec), "mode": mode})
+    path = model_source(spec.model).path  # the precision of other files is unknown
+    own = model_precision(path) if path is not None and path.suffix.lower() == ".onnx" else None
+    case = spec.case.model_copy(update={"precision": spec.case.precision or own or "fp32", "mode": mode})
     record.keep(case=case)
     spec = spec.model_copy(update={"case": case})
     view = gpu_view(spec, stack)
@@ -66,16 +68,11 @@ def measure_engine(spec: EngineSpec, record: CaseRecord, stack: ExitStack) -> No
     timed = keep_latency(spec, record, session, view, warm_up(session, spec.latency))
     if spec.telemetry.gpu_uuids:  # only GPUs are sampled
         record.start_phase("telemetry")
-        _telemetry(session, spec, record, len(timed.wall_ns))
+        begin_ns = time.time_ns()
+        ends_ns = keep_telemetry(spec, record, session, len(timed.wall_ns))
+        record.keep(telemetry_unix_ns=(begin_ns, ends_ns[-1]))
     remarks += filter(None, (timed.ended, drift_line(record.result.latency), unsteady_speed(record.result)))
     record.keep(remarks=remarks)
-
-
-def _precision(spec: EngineSpec) -> Precision:
-    """Precision of an ONNX file; fp32 for other files, whose precision is unknown."""
-    source = model_source(spec.model)
-    known = model_precision(str(source.path)) if source.path is not None and source.suffix == ".onnx" else None
-    return known or "fp32"
 
 
 def engine_shapes(specs: tuple[TensorSpec, ...], settings: CompareSettings) -> tuple[dict[str, Shape], list[str]]:
@@ -134,21 +131,6 @@ def _image(session: Session, shapes: dict[str, Shape], settings: CompareSettings
     )
     bad = int((~np.isfinite(values)).sum())
     return [f"{bad} of {values.size} values of its map are NaN or infinite"] if bad else []
-
-
-def _telemetry(session: Session, spec: EngineSpec, record: CaseRecord, rounds: int) -> None:
-    """Repeat the rounds with the sampler."""
-    ends_ns: list[int] = []
-
-    def work() -> list[int]:
-        for _ in range(rounds):
-            session.run_round()
-            ends_ns.append(time.time_ns())
-        return ends_ns
-
-    begin_ns = time.time_ns()
-    keep_telemetry(spec, record, work)
-    record.keep(telemetry_unix_ns=(begin_ns, ends_ns[-1]))
 
 
 if __name__ == "__main__":

@@ -98,11 +98,7 @@ class EngineResult(CaseResult):
 
 
 class EngineComparison(Settings):
-    """`compare_engines.json`. The first engine is the reference for speed-ups and differences.
-
-    Args:
-        gpu_reason: why there are no GPU figures.
-    """
+    """`compare_engines.json`. The first engine is the reference for speed-ups and differences."""
 
     schema_version: int = COMPARISON_VERSION
     created: str

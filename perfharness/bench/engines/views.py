@@ -12,12 +12,13 @@ import pyarrow.parquet as pq
 
 from perfharness.analysis.metrics.telemetry_lines import line_points
 from perfharness.bench.accuracy.data import IMAGE_SUFFIXES, SampleError, open_image, read_map, resized_map
-from perfharness.bench.accuracy.depth import SMALLEST_DISPARITY, normalised
+from perfharness.bench.accuracy.depth import DepthSettings, normalised, scaled_depth, valid_depth
 from perfharness.bench.engines.compare import engine_map
 from perfharness.bench.engines.model import EngineComparison, EngineResult
 from perfharness.bench.results import ITERATIONS_TABLE
 from perfharness.errors import PerfHarnessError
-from perfharness.model.telemetry import TELEMETRY_NAME, Float64
+from perfharness.model.columns import Float64
+from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.model.units import NS_PER_MS, NS_PER_S
 from perfharness.telemetry.store import read_sample_log
 
@@ -53,7 +54,7 @@ def map_tiles(comparison: EngineComparison, folder: Path) -> list[list[Tile]]:
     rows = [[_image(settings.image), *map(_map_tile, engines, maps)]]
     if settings.truth is not None:
         truth = _truth(comparison)
-        errors = [_error(one, found, truth, comparison) for one, found in zip(engines, maps, strict=True)]
+        errors = [_error(found, truth, settings.depth) for found in maps]
         worst = [float(np.nanpercentile(one, 99)) for one in errors if not isinstance(one, str)]
         top = max(1e-9, *worst) if worst else 1.0
         valid = "" if isinstance(truth, str) else f"{np.isfinite(truth).sum()} of {truth.size} pixels are valid"
@@ -85,28 +86,25 @@ def _map_tile(engine: EngineResult, found: MapOrReason) -> Tile:
 
 
 def _truth(comparison: EngineComparison) -> MapOrReason:
-    settings, depth = comparison.settings, comparison.settings.depth
+    settings = comparison.settings
     assert settings.truth is not None
     try:
         found = read_map(settings.truth, settings.truth_scale)
     except PerfHarnessError as error:
         return str(error)
-    valid = np.isfinite(found) & (found > depth.min_depth) & (found < depth.max_depth)
-    return np.where(valid, found, np.nan)
+    return valid_depth(found, settings.depth)
 
 
-def _error(engine: EngineResult, found: MapOrReason, truth: MapOrReason, comparison: EngineComparison) -> MapOrReason:
+def _error(found: MapOrReason, truth: MapOrReason, settings: DepthSettings) -> MapOrReason:
     """|prediction - truth| / truth for valid truth, scaled as for the figures."""
-    record = engine.image_accuracy
-    scale = record.metrics.get("scale") if record else None
-    if isinstance(found, str) or isinstance(truth, str) or scale is None:
-        why = record.reasons.get("failed_samples", "") if record else ""
-        return why or (truth if isinstance(truth, str) else "no errors were computed")
-    depth = comparison.settings.depth
-    own = resized_map(found, truth.shape)
-    if depth.prediction == "disparity":
-        own = 1 / np.maximum(own, SMALLEST_DISPARITY)
-    return np.asarray(np.abs(np.clip(own * scale, depth.min_depth, depth.max_depth) - truth) / truth)
+    if isinstance(found, str) or isinstance(truth, str):
+        return truth if isinstance(truth, str) else found
+    error = np.array(truth)
+    try:
+        error[np.isfinite(truth)], _ = scaled_depth(resized_map(found, truth.shape), truth, settings)
+    except SampleError as reason:
+        return str(reason)
+    return np.asarray(np.abs(error - truth) / truth)
 
 
 def _error_tile(engine: EngineResult, error: MapOrReason, top: float) -> Tile:
@@ -149,11 +147,7 @@ def latency_boxes(comparison: EngineComparison, folder: Path) -> dict[str, dict[
 def gpu_line(
     comparison: EngineComparison, engine: EngineResult, folder: Path, metric: str, scale: float
 ) -> tuple[Float64, Float64] | str:
-    """Readings of an engine's telemetry pass, with s since its first round, or the reason for none.
-
-    Args:
-        scale: factor to the unit of the axis.
-    """
+    """Readings of an engine's telemetry pass, scaled, with s since its first round, or the reason for none."""
     window, uuid = engine.telemetry_unix_ns, comparison.gpu_uuid
     if uuid is None:
         return comparison.gpu_reason or "there is no GPU"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import MofNCompleteColumn
 
 from perfharness.analysis.suites.bench_names import CaseNames, first_line, status_line
 from perfharness.bench.plan import PlannedCase
 from perfharness.bench.run import BenchObserver
-from perfharness.cli.support.progress import BAR_WIDTH
+from perfharness.cli.support.progress import bar_of
 from perfharness.model.bench import BenchCase, CaseResult, Estimate
 from perfharness.render.console import Console, say
 from perfharness.render.numbers import duration, number
@@ -28,13 +28,8 @@ class BenchProgress(BenchObserver):
         self._count, self._done, self._interrupts_reported = 0, 0, 0
         self._names = CaseNames()
         self._durations_s: list[float] = []
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(BAR_WIDTH),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}"),
-        )
-        self._bar = Progress(*columns, console=console, transient=True, disable=is_search or not console.is_terminal)
+        self._bar = bar_of(console, MofNCompleteColumn())
+        self._bar.disable = self._bar.disable or is_search
         self._task = self._bar.add_task("starting", total=None, left="")
 
     def __enter__(self) -> BenchProgress:

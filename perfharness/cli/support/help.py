@@ -50,8 +50,19 @@ LAST_LINE = "Help: perfharness VERB --help. Also: --version, --guide (for progra
 OTHER = "Other options"
 
 
+def argument(metavar: str, text: str) -> Any:
+    """Argument of a verb."""
+    return typer.Argument(metavar=metavar, help=text, show_default=False)
+
+
 class GroupedCommand(TyperCommand):
     """A command whose --help groups options by their `rich_help_panel`."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """List the arguments by their metavars, optional ones in brackets."""
+        arguments = [one for one in self.get_params(ctx) if one.param_type_name == "argument"]
+        names = [(one.metavar or str(one.name).upper(), one.required) for one in arguments]
+        return ["[OPTIONS]", *(name if needed or name.startswith("[") else f"[{name}]" for name, needed in names)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments, then groups in the order of their first option, then ungrouped options.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 import psutil
 from rich.console import Console, Group, RenderableType
@@ -192,29 +192,25 @@ class LogMirror:
     """Follows a log file by whole lines, even if its folder is moved."""
 
     def __init__(self, path: Path, name: str) -> None:
-        self._path = path
-        self._name = name
-        self._descriptor: int | None = None
+        self._path, self._name = path, name
+        self._file: IO[bytes] | None = None
         self._partial = b""
 
     def open(self) -> None:
         """Open the file if it exists."""
-        if self._descriptor is None:
+        if self._file is None:
             with contextlib.suppress(OSError):
-                self._descriptor = os.open(self._path, os.O_RDONLY)
-                weakref.finalize(self, os.close, self._descriptor)
+                self._file = self._path.open("rb")
+                weakref.finalize(self, self._file.close)
 
     def new_lines(self) -> list[str]:
         """Next added lines, each prefixed with the name; empty at the end of the file."""
         self.open()
-        lines: list[str] = []
-        while not lines:
-            added = os.read(self._descriptor, MIRROR_BYTES) if self._descriptor is not None else b""
-            if not added:
-                break
-            *whole, self._partial = (self._partial + added).split(b"\n")
-            lines = [self._named(line) for line in whole]
-        return lines
+        lines = self._file.readlines(MIRROR_BYTES) if self._file is not None else []
+        if lines:
+            lines[0] = self._partial + lines[0]
+            self._partial = b"" if lines[-1].endswith(b"\n") else lines.pop()
+        return [self._named(line) for line in lines]
 
     def rest(self) -> str:
         """Text after the last line break, prefixed with the name; empty if there is none."""

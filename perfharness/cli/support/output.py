@@ -8,12 +8,12 @@ import sys
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
 
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.settings import Option
+from perfharness.model.settings import option
 from perfharness.render.text import ascii_json
 
 if TYPE_CHECKING:
@@ -22,13 +22,12 @@ if TYPE_CHECKING:
     from perfharness.render.console import Console
 
 OUTPUT = "Output"
-"""Help group."""
 
 
 class Output(BaseModel):
     """Streams of a verb, and the option --format."""
 
-    format: Annotated[Literal["text", "json", "md"], Option(("--format",), OUTPUT, "Format of the results.")] = "text"
+    format: Literal["text", "json", "md"] = option("Format of the results.", OUTPUT, default="text")
     quiet: bool = False
     verbose: bool = False
 
@@ -87,6 +86,13 @@ class Output(BaseModel):
         least = Severity.ERROR if self.quiet else Severity.NOTE if self.verbose else Severity.WARNING
         _printing().print_blocks(self.errors, findings_view(findings, least=least))
 
+    def document(self, content: BaseModel | Mapping[str, Any], blocks: Iterable[Block]) -> None:
+        """Print blocks, or with --format json the content that they show."""
+        if self.is_json:
+            self.json_document(content.model_dump(mode="json") if isinstance(content, BaseModel) else content)
+        else:
+            self.show(blocks)
+
     def json_document(self, content: Mapping[str, Any]) -> None:
         """Print a JSON document to stdout."""
         from perfharness.runs.files.json_files import json_bytes
@@ -122,8 +128,10 @@ def _printing() -> Any:
 class FullOutput(Output):
     """The same with --quiet and --verbose."""
 
-    quiet: Annotated[bool, Option(("-q", "--quiet"), OUTPUT, "Print errors only: no progress, no warnings.")] = False
-    verbose: Annotated[
-        bool,
-        Option(("-v", "--verbose"), OUTPUT, "Print the diagnosis, all notes, and the output of launched processes."),
-    ] = False
+    quiet: bool = option("Print errors only: no progress, no warnings.", OUTPUT, flags="-q --quiet", default=False)
+    verbose: bool = option(
+        "Print the diagnosis, all notes, and the output of launched processes.",
+        OUTPUT,
+        flags="-v --verbose",
+        default=False,
+    )

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
@@ -17,18 +17,20 @@ from perfharness.render.numbers import duration
 BAR_WIDTH = 30
 
 
+def bar_of(console: Console, *more: ProgressColumn) -> Progress:
+    """Progress bar with description, `more`, and time left; shown on a terminal only."""
+    text, left = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[left]}")
+    disable = not console.is_terminal or console.quiet
+    return Progress(text, BarColumn(BAR_WIDTH), *more, left, console=console, transient=True, disable=disable)
+
+
 class Steps:
     """Progress display; also a listener of `perfharness.progress`."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._begin_s = console, time.monotonic()
         self._step_s = self._begin_s
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(BAR_WIDTH),
-            TextColumn("{task.fields[left]}"),
-        )
-        self.bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal or console.quiet)
+        self.bar = bar_of(console)
         self._task = self.bar.add_task("", total=None, left="")
 
     def __call__(self, step: str, done: int, total: int) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
-from perfharness.model.settings import Option
+from perfharness.model.settings import option
 
 if TYPE_CHECKING:
     from perfharness.runs.files.run_folder import ReadAs
 
 MEANING = "Batches and ranges"
-"""Help group."""
 
 SOURCE = "RUN_OR_TRACE"
 SOURCE_HELP = "A run, a process of it, a repeat, a sweep, cold starts, or a trace (.sqlite or .nsys-rep)."
@@ -22,23 +21,15 @@ SOURCE_HELP = "A run, a process of it, a repeat, a sweep, cold starts, or a trac
 class Reading(BaseModel):
     """Options that say how traces are read."""
 
-    warmup_batches: Annotated[
-        int | None,
-        Option(
-            ("-w", "--warmup-batches"),
-            MEANING,
-            "Batches to drop as warm-up at both ends of each loop. [default: as launched; 0 for a trace]",
-            metavar="N",
-        ),
-    ] = Field(default=None, ge=0)
-    domain: Annotated[
-        str | None,
-        Option(("--domain",), MEANING, "Read only this NVTX domain, as plain NVTX (`nvtx`: the default domain)."),
-    ] = None
-    batch_pattern: Annotated[
-        str | None,
-        Option(("--batch-pattern",), MEANING, "Plain NVTX ranges with a matching name are batches.", metavar="REGEX"),
-    ] = None
+    warmup_batches: int | None = option(
+        "Batches to drop as warm-up at both ends of each loop. [default: as launched; 0 for a trace]",
+        MEANING,
+        "N",
+        flags="-w --warmup-batches",
+        ge=0,
+    )
+    domain: str | None = option("Read only this NVTX domain, as plain NVTX (`nvtx`: the default domain).", MEANING)
+    batch_pattern: str | None = option("Plain NVTX ranges with a matching name are batches.", MEANING, "REGEX")
 
     def read_as(self, parallel: Literal["auto", "data", "model"] | None = None) -> ReadAs:
         """Convert for the readers in `perfharness.runs`."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
-from enum import Enum
-from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, get_origin
 
 import typer
 from pydantic import BaseModel, BeforeValidator, ValidationError
@@ -65,7 +63,7 @@ def with_settings(
 def given(context: typer.Context, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that were given on the command line."""
     return {
-        name: _plain(value)
+        name: value
         for name, value in settings.items()
         if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
     }
@@ -100,13 +98,8 @@ def _parameter(name: str, option: Option, model: type[BaseModel], *, hidden: boo
     field = model.model_fields[name]
     kind: Any = field.annotation
     default = ... if field.is_required() else field.get_default(call_default_factory=True)
-    (of_value,) = [one for one in get_args(kind) if one is not NoneType][:1] or [kind]
     if any(isinstance(one, BeforeValidator) for one in field.metadata) or get_origin(kind) is tuple:
         kind, default = str | None, None  # parsed by the model
-    elif get_origin(kind) is Literal or get_origin(of_value) is Literal:
-        words = get_args(kind if get_origin(kind) is Literal else of_value)
-        choices: Any = Enum(name, {word: word for word in words}, type=str)  # type: ignore[misc]
-        kind, default = (choices, choices(default)) if default is not None else (choices | None, None)
     if isinstance(default, float) and default.is_integer():
         default = int(default)  # the help shows 300, not 300.0
     info = typer.Option(
@@ -126,16 +119,10 @@ def _parameter(name: str, option: Option, model: type[BaseModel], *, hidden: boo
 
 def _model_of(model: type[BaseModel], values: Mapping[str, Any]) -> BaseModel:
     try:
-        return model(**{name: _plain(value) for name, value in values.items() if value is not None})
+        return model(**{name: value for name, value in values.items() if value is not None})
     except ValidationError as error:
         options = options_of(model)
         problems = error.errors(include_url=False)
         raise UsageError(
             "\n".join(f"{options[str(one['loc'][0])].flags[-1]} {problem_text(one)}" for one in problems)
         ) from None
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    return value.value if isinstance(value, Enum) else value

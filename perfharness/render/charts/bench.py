@@ -42,10 +42,13 @@ from perfharness.render.charts.drawing import (
     Row,
     Sheet,
     Specification,
+    alt,
+    fields,
     numbers,
     short_label,
     wrapped,
 )
+from perfharness.render.numbers import scaled
 
 BENCH_PAGE = "bench_charts"
 WIDTH, HEIGHT, ROW_HEIGHT = 640, 340, 20
@@ -117,7 +120,7 @@ def _plots(suite: BenchSuiteResult) -> Iterator[Plot]:
     most = limits.memory_limit_bytes
     yield Plot(
         "memory",
-        lambda one: _estimate(memory_of(one), 1e9),
+        lambda one: _estimate(scaled(memory_of(one), 1e9)),
         "memory",
         f"peak {label} (GB)",
         None if most is None else (most / 1e9, f"limit: {most / 1e9:g} GB"),
@@ -148,8 +151,8 @@ def _speedup_label(suite: BenchSuiteResult) -> str:
     return f"speed-up against {short_backend(suite.baseline or '?')} (same batch size)"
 
 
-def _estimate(value: float | None, unit: float = 1.0) -> Estimate | None:
-    return None if value is None else Estimate(value=value / unit)
+def _estimate(value: float | None) -> Estimate | None:
+    return None if value is None else Estimate(value=value)
 
 
 def _ends(name: str, one: Estimate | None) -> Row:
@@ -162,9 +165,6 @@ def _ends(name: str, one: Estimate | None) -> Row:
 
 
 def _speedups(name: str, suite: BenchSuiteResult, title: str) -> Picture | None:
-    """Draw the speed-up of each case over the baseline."""
-    import altair as alt
-
     sheet, names = Sheet(name), CaseNames.of((result.case for result in suite.cases), with_model=False)
     rows: list[Row] = []
     for result in suite.cases:
@@ -176,7 +176,7 @@ def _speedups(name: str, suite: BenchSuiteResult, title: str) -> Picture | None:
         return None
     x = alt.X("speedup:Q").title(textwrap.wrap(_speedup_label(suite), 44))
     y = alt.Y("case:N").sort([row["case"] for row in rows]).title(None)
-    tooltip = ["case:N", *numbers("speedup", "speedup_low", "speedup_high")]
+    tooltip = [*fields("case:N"), *numbers("speedup", "speedup_low", "speedup_high")]
     bars = sheet.chart("bars", rows).encode(y=y)
     one = sheet.chart("one", [{"speedup": 1.0}]).mark_rule(color=LIMIT, strokeDash=DASHED)
     chart = alt.layer(
@@ -206,16 +206,13 @@ def layers_of_best(suite: BenchSuiteResult) -> tuple[CaseResult, list[Row]] | No
 
 
 def _layers(name: str, suite: BenchSuiteResult) -> Picture | None:
-    """Draw the time of each layer of the recommended case."""
-    import altair as alt
-
     if (found := layers_of_best(suite)) is None:
         return None
     result, rows = found
     sheet = Sheet(name)
     y = alt.Y("layer:N").sort([row["layer"] for row in rows]).title(None)
     chart = sheet.chart("layers", rows, width=WIDTH, height=alt.Step(ROW_HEIGHT)).mark_bar(color=LINE_PALETTE[0])
-    chart = chart.encode(x=alt.X("ms:Q").title("ms per inference"), y=y, tooltip=["name:N", *numbers("ms")])
+    chart = chart.encode(x=alt.X("ms:Q").title("ms per inference"), y=y, tooltip=[*fields("name:N"), *numbers("ms")])
     case = CaseNames.of((one.case for one in suite.cases), with_model=True).case(result.case)
     return sheet.made(chart, f"layers of {case}")
 
@@ -237,14 +234,11 @@ class Curve:
 
 def curves_of(suite: BenchSuiteResult, names: CaseNames) -> list[Curve]:
     """Curves with one colour per backend, mode and settings, and one dash and marker per precision, device and GPU."""
-
-    def hue_of(case: BenchCase) -> tuple[str, ...]:
-        return case.backend, case.mode, case.variant
-
-    def kind_of(case: BenchCase) -> tuple[str | None, ...]:
-        return case.precision, case.device, case.gpu
-
-    cells = in_groups(((hue_of(result.case), kind_of(result.case)), result) for result in suite.cases)
+    cells = in_groups(
+        (((case.backend, case.mode, case.variant), (case.precision, case.device, case.gpu)), result)
+        for result in suite.cases
+        for case in [result.case]
+    )
     hues = list(dict.fromkeys(hue for (hue, _), _ in cells))
     kinds = list(dict.fromkeys(kind for (_, kind), _ in cells))
     curves = []
@@ -305,7 +299,6 @@ def _drawn(
     sheet: Sheet, rows: list[Row], curves: Sequence[Curve], plot: Plot, x_axis: Specification, y_axis: Specification
 ) -> Any:
     """Layers of a chart: intervals, lines, and markers, which are hollow for wrong answers."""
-    import altair as alt
 
     def x(field: str) -> Any:
         return alt.X(f"{field}:Q", **x_axis)
@@ -324,7 +317,7 @@ def _drawn(
     points = at_value.mark_point(strokeWidth=1.5, opacity=1, size=45).encode(
         fill=by_curve(alt.Fill, ["white" if one.is_wrong else one.color for one in curves]),
         shape=by_curve(alt.Shape, [one.shape for one in curves]),
-        tooltip=["curve:N", "batch:Q", *numbers("x", "y", "y_low", "y_high")],
+        tooltip=[*fields("curve:N", "batch:Q"), *numbers("x", "y", "y_low", "y_high")],
     )
     layers = [
         rule.encode(x=x("x"), y=y("y_low"), y2="y_high:Q"),
@@ -384,14 +377,12 @@ def _quantity(sheet: Sheet, label: str, values: Sequence[float | None]) -> Speci
 
 
 def _missing_notes(names: CaseNames, missing: Sequence[tuple[str, BenchCase]]) -> Iterator[str]:
-    """Notes on missing data by reason."""
     for reason, cases in in_groups(missing):
         named = textwrap.shorten("; ".join(names.cells(cases)), MAX_NAMED, placeholder=" ...")
         yield f"not shown: {named}: {textwrap.shorten(reason, 220)}"
 
 
 def _why(result: CaseResult, what: str, suite: BenchSuiteResult) -> str:
-    """Reason for a missing value of a result."""
     if what == "accuracy" and accuracy_of(result, suite.constraints.accuracy_metric) is not None:
         return f"no speed-up: {short_backend(suite.baseline or 'the baseline')} was not measured at this batch size"
     reason = result.reasons.get(what)

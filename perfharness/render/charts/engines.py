@@ -22,6 +22,8 @@ from perfharness.render.charts.drawing import (
     Points,
     Row,
     Sheet,
+    alt,
+    fields,
     message,
     wrapped,
 )
@@ -65,8 +67,6 @@ def engine_pictures(comparison: EngineComparison, folder: Path) -> list[Picture]
 
 def maps_picture(comparison: EngineComparison, folder: Path) -> Picture:
     """Draw the image, the ground truth, and each engine's map, error and difference to the first engine."""
-    import altair as alt
-
     rows = map_tiles(comparison, folder)
     shapes = [tile.values.shape for row in rows for tile in row if not isinstance(tile.values, str)]
     height = round(min(2.0, max(0.3, shapes[0][0] / shapes[0][1])) * TILE) if shapes else TILE
@@ -76,8 +76,6 @@ def maps_picture(comparison: EngineComparison, folder: Path) -> Picture:
 
 
 def _tile(tile: Tile, height: int) -> Any:
-    import altair as alt
-
     caption = "" if isinstance(tile.values, str) else tile.caption
     title = alt.TitleParams(wrapped(tile.title, 38).split("\n"), subtitle=wrapped(caption, 44).split("\n"), fontSize=11)
     if isinstance(tile.values, str):
@@ -119,8 +117,6 @@ def bitmap(values: npt.NDArray[Any], colors: str, top: float | None) -> str:
 
 def speed_picture(comparison: EngineComparison, folder: Path) -> Picture:
     """Draw a box of the timed iterations and a row of figures per engine."""
-    import altair as alt
-
     sheet, engines = Sheet("speed_benchmark"), comparison.engines
     found = latency_boxes(comparison, folder)
     names = {one.name: wrapped(one.name, NAME_WIDTH) for one in engines}
@@ -154,17 +150,13 @@ def speed_picture(comparison: EngineComparison, folder: Path) -> Picture:
         box.mark_bar(height=18, opacity=0.7).encode(x=x("q1"), x2="q3:Q", color=alt.Color("color:N").scale(None)),
         box.mark_tick(color="black", thickness=2, height=18).encode(x=x("median")),
         mean.mark_rule(color="black", strokeWidth=3).encode(x=x("low"), x2="high:Q"),
-        diamond.encode(x=x("value"), tooltip=["engine:N", "value:Q", "low:Q", "high:Q"]),
+        diamond.encode(x=x("value"), tooltip=fields("engine:N", "value:Q", "low:Q", "high:Q")),
     )
-    column = alt.X("column:N").sort(None).title(None)
+    column = alt.X("column:N").sort(None).title(None).axis(orient="top", labelAngle=0, ticks=False, domain=False)
     table = sheet.chart("table", figures, width=56 * (len(speeds.columns) - 1), height=height).mark_text()
-    table = table.encode(
-        x=column.axis(orient="top", labelAngle=0, ticks=False, domain=False), y=engine.axis(None), text="text:N"
-    )
-    sheet.notes.append(
-        "box: quartiles; line: median; whiskers: p5, p95; diamond: mean with its 95 % interval; table: ms"
-    )
-    sheet.notes += [f"{one.name}: {one.status}: {one.reason}" for one in engines if one.status != "ok"]
+    table = table.encode(x=column, y=engine.axis(None), text="text:N")
+    about = "box: quartiles; line: median; whiskers: p5, p95; diamond: mean with its 95 % interval; table: ms"
+    sheet.notes += [about, *(f"{one.name}: {one.status}: {one.reason}" for one in engines if one.status != "ok")]
     size = " x ".join(map(str, comparison.settings.input_size))
     device = "GPU" if comparison.gpu_uuid else "CPU"
     title = f"latency of one image of {size} on the {device}: copy in, execute, copy out, synchronize"
@@ -176,8 +168,6 @@ def speed_picture(comparison: EngineComparison, folder: Path) -> Picture:
 
 def gpu_picture(comparison: EngineComparison, folder: Path) -> Picture:
     """Draw one panel per metric, with one line per engine; without a GPU, draw the reason."""
-    import altair as alt
-
     title = "no GPU was sampled"
     if comparison.gpu_uuid:
         where = f"GPU {comparison.gpu_index} {comparison.gpu_uuid}"

@@ -25,7 +25,9 @@ from perfharness.render.charts.drawing import (
     Points,
     Row,
     Sheet,
+    alt,
     colors,
+    fields,
     numbers,
     wrapped,
 )
@@ -34,7 +36,6 @@ from perfharness.render.text import percentile_label, safe_line
 from perfharness.runs.report.model import LoadBins, LoadPoint, LoadReport
 
 PHASES = ("#e3eaf2", "#f3f5f8")
-"""Alternating colours of phases."""
 
 PERCENTILE_COLORS = {
     "p50": PALETTE[0],
@@ -45,7 +46,6 @@ PERCENTILE_COLORS = {
     "max": GREY,
 }
 ERRORS = (PALETTE[5], *(color for color in LINE_PALETTE if color != PALETTE[5]))
-"""Colours of error kinds."""
 
 CHARACTERS = 46
 """Characters for the names of all phases on a narrow page."""
@@ -96,35 +96,30 @@ def _add_phases(sheet: OverTime, result: LoadResult) -> None:
         })  # fmt: skip
     sheet.shade("phases", rows, opacity=0.55)
     text = sheet.chart("phases", rows).mark_text(fontSize=10, clip=True)
-    tooltip = ["phase:N", "load:N", "seconds:Q", "until:Q"]
+    tooltip = fields("phase:N", "load:N", "seconds:Q", "until:Q")
     sheet.add(text.encode(x=sheet.x("middle"), text="label:N", tooltip=tooltip), height=18)
     if any(phase.is_warmup for phase in result.phases):
         sheet.notes.append("sand-coloured: dropped as warm-up")
 
 
 def _add_percentiles(sheet: OverTime, title: str, load: LoadReport, time: str) -> None:
-    """Add the percentiles of the latency or lateness, with the objective."""
-    curves = [curve for curve in load.curves if curve.time == time]
-    values = [point.ms for curve in curves for point in curve.points if point.ms]
+    curves = {percentile_label(curve.of): curve for curve in load.curves if curve.time == time}
+    values = [point.ms for curve in curves.values() for point in curve.points if point.ms]
     if not values:
         return
-    is_log = max(values) > WIDE_RANGE * min(values)
+    is_log, is_latency = max(values) > WIDE_RANGE * min(values), time == "latency"
     points = {
-        percentile_label(curve.of): _steps(
-            curve.points, [point.ms or (None if is_log else point.ms) for point in curve.points]
-        )
-        for curve in curves
+        label: _steps(curve.points, [point.ms or (None if is_log else point.ms) for point in curve.points])
+        for label, curve in curves.items()
     }
-    styles = {percentile_label(curve.of): (PERCENTILE_COLORS[curve.of], SOLID) for curve in curves}
-    is_latency = time == "latency"
+    styles = {label: (PERCENTILE_COLORS[curve.of], SOLID) for label, curve in curves.items()}
     if is_latency and load.result.objective is not None:
         points["objective"] = [sheet.begin_s, sheet.end_s], [load.result.objective.latency_ms] * 2
         styles["objective"] = LIMIT, DASHED
     scale = {"type": "log", "nice": False} if is_log else {}
     sheet.add_lines(title, points, styles, "linear", height=1.5 * HEIGHT if is_latency else 0.8 * HEIGHT, **scale)
     if is_latency:
-        missing = [percentile_label(one) for one in ("p99", "p99_9") if one not in {curve.of for curve in curves}]
-        if missing:
+        if missing := [label for label in ("p99", "p99.9") if label not in curves]:
             sheet.notes.append(f"{' and '.join(missing)} latency: too few answers (10 above the percentile are needed)")
         sheet.notes.append(
             "Each point covers enough time for 10 values above the percentile on average. "
@@ -133,7 +128,6 @@ def _add_percentiles(sheet: OverTime, title: str, load: LoadReport, time: str) -
 
 
 def _add_rates(sheet: OverTime, result: LoadResult, windows: Sequence[LoadWindow]) -> None:
-    """Add the rates of requests asked, due, answered, and answered without error."""
     asked = [phase for phase in result.phases if phase.asked_rate is not None]
     ends = [(phase.start_s, phase.start_s + phase.duration_s) for phase in asked]
     points: dict[str, Points] = {
@@ -176,12 +170,11 @@ def _add_errors(sheet: OverTime, result: LoadResult, windows: Sequence[LoadWindo
     groups = {wrapped(safe_line(kind)): [kind] for kind in own}
     if rest := kinds[len(own) :]:
         groups["others"] = rest
-    areas = {
-        name: [_per_second(one, sum(one.errors.get(kind, 0) for kind in group)) for one in windows]
+    seconds = [*(one.start_s for one in windows), sheet.end_s]
+    points: dict[str, Points] = {
+        name: (seconds, [*(_per_second(one, sum(one.errors.get(kind, 0) for kind in group)) for one in windows), 0.0])
         for name, group in groups.items()
     }
-    seconds = [*(one.start_s for one in windows), sheet.end_s]
-    points = {kind: (seconds, [*values, 0.0]) for kind, values in areas.items()}
     sheet.add_areas("errors (per second)", points, dict(zip(points, ERRORS, strict=False)), 0.8 * HEIGHT)
 
 
@@ -218,8 +211,6 @@ def rate_text(phase: PhaseResult) -> str:
 
 def bins_picture(name: str, bins: LoadBins, objective_ms: float | None) -> Picture:
     """Draw a histogram of the latencies of a phase."""
-    import altair as alt
-
     sheet = Sheet(name)
     rows: list[Row] = [
         {"from": low, "to": high, "requests": count, "zero": 0}
@@ -231,7 +222,7 @@ def bins_picture(name: str, bins: LoadBins, objective_ms: float | None) -> Pictu
     x = x.scale(type="log", domain=domain, nice=False)  # the bins have equal ratios
     bars = sheet.chart("bins", rows).mark_rect(color=PALETTE[0], stroke="white", strokeWidth=0.3, clip=True)
     y = alt.Y("requests:Q").title("answers").axis(tickCount=4, tickMinStep=1)
-    layers = [bars.encode(x=x, x2="to:Q", y=y, y2="zero:Q", tooltip=[*numbers("from", "to"), "requests:Q"])]
+    layers = [bars.encode(x=x, x2="to:Q", y=y, y2="zero:Q", tooltip=[*numbers("from", "to"), *fields("requests:Q")])]
     if objective_ms is not None and domain[0] < objective_ms < domain[1]:
         rule = sheet.chart("objective", [{"from": objective_ms}]).mark_rule(color=LIMIT, strokeDash=DASHED)
         layers.append(rule.encode(x=x))
@@ -241,29 +232,25 @@ def bins_picture(name: str, bins: LoadBins, objective_ms: float | None) -> Pictu
 
 def rates_picture(name: str, result: LoadResult) -> Picture | None:
     """Draw percentiles over requested rates, with intervals; None for fewer than two rates."""
-    import altair as alt
-
     phases = [one for one in result.phases if not one.is_warmup and one.asked_rate is not None]
-    percentiles = ("p50", "p95", "p99", "p99_9")
+    palette = {percentile_label(of): PERCENTILE_COLORS[of] for of in ("p50", "p95", "p99", "p99_9")}
     rows: list[Row] = [
         {
             "rate": phase.asked_rate,
             "phase": safe_line(phase.name),
-            "line": percentile_label(of),
-            **getattr(phase.latency, of).model_dump(include={"low", "high"}),
-            "ms": getattr(phase.latency, of).value,
+            "line": label,
+            **figure.model_dump(include={"low", "high"}),
+            "ms": figure.value,
         }
         for phase in phases
-        for of in percentiles
-        if getattr(phase.latency, of).value is not None
+        for label in palette
+        if (figure := getattr(phase.latency, label.replace(".", "_"))).value is not None
     ]
     if not rows or len({round(one.asked_rate or 0.0, 6) for one in phases}) < 2:
         return None
     sheet = Sheet(name)
     used = {row["line"] for row in rows}
-    color = colors(
-        "line", {percentile_label(of): PERCENTILE_COLORS[of] for of in percentiles if percentile_label(of) in used}
-    )
+    color = colors("line", {label: color for label, color in palette.items() if label in used})
     limits = [] if result.objective is None else [result.objective.latency_ms]
     values = [*(row["ms"] for row in rows if row["ms"]), *limits]
     scale: dict[str, Any] = {"zero": True}
@@ -280,7 +267,7 @@ def rates_picture(name: str, result: LoadResult) -> Picture | None:
         chart.mark_line().encode(y=y("ms")),
         chart.mark_rule(strokeWidth=2, opacity=0.6).encode(y=y("low"), y2="high:Q"),
         chart.mark_point(filled=True, size=55, opacity=1).encode(
-            y=y("ms"), tooltip=["line:N", "phase:N", "rate:Q", *numbers("ms", "low", "high")]
+            y=y("ms"), tooltip=[*fields("line:N", "phase:N", "rate:Q"), *numbers("ms", "low", "high")]
         ),
     ]
     sheet.notes.append("vertical lines: 95 % intervals")

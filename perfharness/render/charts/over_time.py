@@ -22,7 +22,9 @@ from perfharness.render.charts.drawing import (
     Row,
     Sheet,
     Styles,
+    alt,
     colors,
+    fields,
     message,
     wrapped,
 )
@@ -48,30 +50,22 @@ class OverTime(Sheet):
 
     def x(self, field: str = "seconds", title: str | None = None) -> Any:
         """Time axis; it has labels only if it has a title."""
-        import altair as alt
-
         scaled = alt.X(f"{field}:Q").title(title).scale(domain=[self.begin_s, self.end_s], nice=False)
         return scaled.axis(labels=title is not None, ticks=title is not None)
 
     def y(self, title: str, **scale: Any) -> Any:
         """Axis of `value`, with the title's unit in a second line."""
-        import altair as alt
-
         axis = alt.Y("value:Q").title(title.replace(" (", "\n(").split("\n")).axis(format=NUMBERS, tickCount=4)
         return axis.scale(**(scale or {"zero": True}))
 
     def shade(self, name: str, rows: list[Row], opacity: float = 1.0) -> None:
         """Shade rows from `seconds` to `until` in `color`, behind the following panels."""
-        import altair as alt
-
         chart = self.chart(name, rows).mark_rect(opacity=opacity, clip=True)
         fill = alt.Fill("color:N").scale(None).legend(None)
         self.behind.append(chart.encode(x=self.x(), x2="until:Q", fill=fill))
 
     def add(self, *layers: Any, height: float = HEIGHT) -> None:
         """Add a panel."""
-        import altair as alt
-
         self.panels.append(alt.layer(*self.behind, *layers).properties(width=WIDTH, height=height))
 
     def add_lines(
@@ -94,8 +88,6 @@ class OverTime(Sheet):
 
     def picture(self, clock: str, title: str) -> Picture:
         """Make a picture of all panels and the time axis."""
-        import altair as alt
-
         axis = self.chart("axis", [], width=WIDTH, height=1).mark_rule().encode(x=self.x(title=clock))
         panels = self.panels or [message("nothing was read", WIDTH, HEIGHT)]
         return self.made(alt.vconcat(*panels, axis).resolve_scale(**OWN), title)
@@ -186,8 +178,6 @@ class Readings:
 
     def _add_throttling(self, name: str, reasons: Sequence[Spans]) -> None:
         """Add one row per reason for lowered clocks."""
-        import altair as alt
-
         labels = [f"{one.name}, {one.share:.1%} of readings" for one in reasons]
         rows: list[Row] = [
             {"reason": label, "seconds": max(start, self.sheet.begin_s), "until": min(end, self.sheet.end_s)}
@@ -199,6 +189,6 @@ class Readings:
             return
         bars = self.sheet.chart(f"{name}throttling", rows).mark_bar(color=RED, height=12)
         y = alt.Y("reason:N").sort(labels).title(None).axis(orient="right", labelLimit=180)
-        bars = bars.encode(x=self.sheet.x(), x2="until:Q", y=y, tooltip=["reason:N", "seconds:Q", "until:Q"])
+        bars = bars.encode(x=self.sheet.x(), x2="until:Q", y=y, tooltip=fields("reason:N", "seconds:Q", "until:Q"))
         self.sheet.notes.append("red bars: GPU clocks were lowered")
         self.sheet.panels.append(bars.properties(width=WIDTH, height=18 * len(reasons)))

@@ -16,7 +16,9 @@ from perfharness.render.charts.drawing import (
     Picture,
     Row,
     Sheet,
+    alt,
     colors,
+    fields,
     numbers,
     short_label,
 )
@@ -61,8 +63,6 @@ LEAST_CHANGE, MOST_TIMES = 10.0, 3.0
 
 def stage_picture(name: str, lines: Sequence[StageLine], labels: Sequence[str], *, has_gpu: bool) -> Picture | None:
     """Draw mean wall, GPU and GPU busy time per batch of each stage; None without data."""
-    import altair as alt
-
     sheet = Sheet(name)
     kinds = {"wall": PALETTE[0], **({"GPU": PALETTE[1], "GPU busy": PALETTE[2]} if has_gpu else {})}
     texts = _distinct([short_label(label, 40) for label in labels[:MAX_STAGES]])
@@ -82,7 +82,7 @@ def stage_picture(name: str, lines: Sequence[StageLine], labels: Sequence[str], 
         x=alt.X("ms:Q").title("ms per batch"),
         y=alt.Y("stage:N").sort(texts).title(None),
         color=colors("time", kinds, orient="top") if has_gpu else alt.value(PALETTE[0]),
-        tooltip=["stage:N", "time:N", *numbers("ms")],
+        tooltip=[*fields("stage:N", "time:N"), *numbers("ms")],
     )
     if has_gpu:
         chart = chart.encode(yOffset=alt.YOffset("time:N").sort(list(kinds)))
@@ -91,8 +91,6 @@ def stage_picture(name: str, lines: Sequence[StageLine], labels: Sequence[str], 
 
 def ranks_picture(name: str, ranks: Sequence[RankFigures]) -> Picture:
     """Draw the time of a batch per rank: waiting for the last rank, other communication, the rest."""
-    import altair as alt
-
     sheet = Sheet(name)
     kinds = {"other work": LIGHT_GREY, "communication": PALETTE[0], "waiting for the last rank": PALETTE[1]}
     rows: list[Row] = []
@@ -112,7 +110,7 @@ def ranks_picture(name: str, ranks: Sequence[RankFigures]) -> Picture:
         y=alt.Y("rank:N").sort([f"rank {one.rank}" for one in ranks]).title(None),
         color=colors("time", kinds, orient="top"),
         order="place:Q",
-        tooltip=["rank:N", "time:N", *numbers("ms")],
+        tooltip=[*fields("rank:N", "time:N"), *numbers("ms")],
     )
     return sheet.made(chart, "Time of a batch, by rank")
 
@@ -127,8 +125,6 @@ def _distinct(texts: Sequence[str]) -> list[str]:
 
 def series_picture(name: str, found: LoopSeries, *, has_gpu: bool) -> Picture:
     """Draw the wall time of batches in order; shade warm-up and throttled batches."""
-    import altair as alt
-
     sheet, series = Sheet(name), found.series
     size = series.batches_per_group
     batch = alt.X("batch:Q").title("batch").axis(tickMinStep=1)
@@ -166,9 +162,8 @@ def series_picture(name: str, found: LoopSeries, *, has_gpu: bool) -> Picture:
         sheet.notes.append(f"line: median of {size} consecutive batches; grey: their range")
     layers.append(line.encode(x=x, y=y("ms"), tooltip=tooltip))
     if clip:
-        sheet.notes.append(
-            f"clipped at the longest measured batch, {top:,.4g} ms; longest in warm-up: {longest:,.4g} ms"
-        )
+        of_warmup = f"longest in warm-up: {longest:,.4g} ms"
+        sheet.notes.append(f"clipped at the longest measured batch, {top:,.4g} ms; {of_warmup}")
     if series.throttled is None and has_gpu:
         sheet.notes.append("GPU throttling not known")
     title = f"{found.process}: {path_text(found.loop)}, {series.batches} batches"
@@ -177,8 +172,6 @@ def series_picture(name: str, found: LoopSeries, *, has_gpu: bool) -> Picture:
 
 def distribution_picture(name: str, found: StageDistribution) -> Picture:
     """Draw a histogram of the wall time per batch."""
-    import altair as alt
-
     sheet, values = Sheet(name), found.histogram
     rows: list[Row] = [
         {"from": low, "to": high, "batches": count}
@@ -192,17 +185,14 @@ def distribution_picture(name: str, found: StageDistribution) -> Picture:
         x=ms.axis(tickCount=5, grid=False),
         x2="to:Q",
         y=alt.Y("batches:Q").title("batches").axis(tickCount=4, tickMinStep=1),
-        tooltip=[*numbers("from", "to"), "batches:Q"],
+        tooltip=[*numbers("from", "to"), *fields("batches:Q")],
     )
     return sheet.made(chart, path_text(found.path[1:]) or path_text(found.path))
 
 
 def timeline_picture(name: str, found: BatchTimeline, *, has_gpu: bool = True) -> Picture:
     """Draw stages, CUDA calls and GPU operations of one batch over time; zoomable."""
-    import altair as alt
-
-    sheet = Sheet(name)
-    rows = [_bar_row(bar) for bar in found.bars]
+    sheet, rows = Sheet(name), [_bar_row(bar) for bar in found.bars]
     used = {label: color for kind, (label, color) in KINDS.items() if any(bar.kind == kind for bar in found.bars)}
     scale = {"domain": list(used), "range": list(used.values())}
     ms = alt.X("start:Q").title("ms since the batch began").axis(grid=True)
@@ -216,7 +206,7 @@ def timeline_picture(name: str, found: BatchTimeline, *, has_gpu: bool = True) -
         color=colors("kind", used, orient="top"),
         stroke=alt.Stroke("kind:N").title(None).scale(**scale).legend(orient="top"),
         fillOpacity=alt.FillOpacity("filled:Q").scale(None).legend(None),
-        tooltip=["name:N", "kind:N", *numbers("start", "duration")],
+        tooltip=[*fields("name:N", "kind:N"), *numbers("start", "duration")],
     )
     wheel = "wheel![event.shiftKey || event.ctrlKey]"
     layers = [bars.add_params(alt.selection_interval(name="zoom", bind="scales", encodings=["x"], zoom=wheel))]
@@ -226,9 +216,8 @@ def timeline_picture(name: str, found: BatchTimeline, *, has_gpu: bool = True) -
         if bar.kind == "stage" and found.end_ms and bar.end_ms - bar.start_ms > LABELLED * found.end_ms
     ]
     if texts:
-        text = sheet.chart("names", texts).mark_text(
-            clip=True, align="left", dx=3, fontSize=10, limit=alt.ExprRef(expr=BAR_TEXT_WIDTH)
-        )
+        limit = alt.ExprRef(expr=BAR_TEXT_WIDTH)
+        text = sheet.chart("names", texts).mark_text(clip=True, align="left", dx=3, fontSize=10, limit=limit)
         layers.append(text.encode(x=x, y=y, text="short:N"))
     if found.gpu_reason is not None and has_gpu:
         sheet.notes.append(f"no GPU operations: {found.gpu_reason}")
@@ -259,8 +248,6 @@ def _bar_row(bar: Bar) -> Row:
 
 def comparison_picture(name: str, version: ComparedVersion, stages: Sequence[str]) -> Picture | None:
     """Draw the change of each figure with its interval; None without data."""
-    import altair as alt
-
     sheet = Sheet(name)
     known = [(row, stage) for row, stage in zip(version.rows, stages, strict=True) if row.ratio is not None]
     if not known:
@@ -287,7 +274,7 @@ def comparison_picture(name: str, version: ComparedVersion, stages: Sequence[str
         layers.append(bars.encode(x=x("low"), x2="end:Q", y=y, color=color))
         sheet.notes.append("lines: the interval that decides the verdict")
     points = sheet.chart("points", rows).mark_point(filled=True, size=60, opacity=1)
-    tooltip = ["figure:N", "verdict:N", *numbers("change", "low", "high")]
+    tooltip = [*fields("figure:N", "verdict:N"), *numbers("change", "low", "high")]
     layers.append(points.encode(x=x("change"), y=y, color=color, tooltip=tooltip))
     if any(row["high"] > most for row in intervals):
         sheet.notes.append(f"intervals are clipped at {most:+,.0f} %")

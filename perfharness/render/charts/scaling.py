@@ -17,7 +17,9 @@ from perfharness.render.charts.drawing import (
     Picture,
     Row,
     Sheet,
+    alt,
     colors,
+    fields,
     message,
     numbers,
 )
@@ -32,8 +34,6 @@ Lines = Mapping[str, Sequence[float | None]]
 
 def scaling_picture(series: Series) -> Picture:
     """Draw one panel per quantity over the number of processes."""
-    import altair as alt
-
     sheet = Sheet("scaling")
     rows = sorted(series.rows, key=lambda row: row.num_processes)
     figures = [row.figures.get(WHOLE, {}) for row in rows]
@@ -73,8 +73,6 @@ def scaling_picture(series: Series) -> Picture:
 
 def _panel(sheet: Sheet, label: str, processes: Sequence[int], lines: Lines, x: Any, marks: Sequence[Any]) -> Any:
     """Lines of one quantity, with gaps at missing points."""
-    import altair as alt
-
     rows: list[Row] = [
         {"processes": number, "line": name, "value": value}
         for name, values in lines.items()
@@ -83,24 +81,19 @@ def _panel(sheet: Sheet, label: str, processes: Sequence[int], lines: Lines, x: 
     of_line = {name: GREY if name == IDEAL else PALETTE[place] for place, name in enumerate(lines)}
     dashes = [DASHED if name == IDEAL else SOLID for name in lines]
     color = colors("line", of_line)
-    chart = (
-        sheet.chart(label, rows)
-        .mark_line(point={"size": 45, "opacity": 1})
-        .encode(
-            x=x,
-            y=alt.Y("value:Q").title(label.replace(" (", "\n(").split("\n")).axis(format=NUMBERS, tickCount=5),
-            color=color if len(lines) > 1 else color.legend(None),
-            strokeDash=alt.StrokeDash("line:N").scale(domain=list(lines), range=dashes).legend(None),
-            tooltip=["line:N", "processes:Q", *numbers("value")],
-        )
+    chart = sheet.chart(label, rows).mark_line(point={"size": 45, "opacity": 1})
+    chart = chart.encode(
+        x=x,
+        y=alt.Y("value:Q").title(label.replace(" (", "\n(").split("\n")).axis(format=NUMBERS, tickCount=5),
+        color=color if len(lines) > 1 else color.legend(None),
+        strokeDash=alt.StrokeDash("line:N").scale(domain=list(lines), range=dashes).legend(None),
+        tooltip=[*fields("line:N", "processes:Q"), *numbers("value")],
     )
     return alt.layer(*marks, chart).properties(width=WIDTH, height=HEIGHT)
 
 
 def _marks(sheet: Sheet, series: Series, x: Any) -> list[Any]:
     """Labelled vertical lines at the knee and at failed launches."""
-    import altair as alt
-
     rows: list[Row] = [
         {"processes": row.num_processes, "text": "failed", "color": PALETTE[5]}
         for row in series.rows

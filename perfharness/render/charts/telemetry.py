@@ -18,7 +18,18 @@ from perfharness.analysis.metrics.telemetry_lines import (
 from perfharness.model.machines import gpu_name
 from perfharness.model.telemetry import HOST, SampleLog, Series, process_subject
 from perfharness.model.units import NS_PER_S
-from perfharness.render.charts.drawing import GREY, LIGHT_GREY, PALETTE, WARMUP, Picture, Points, Row, wrapped
+from perfharness.render.charts.drawing import (
+    GREY,
+    LIGHT_GREY,
+    PALETTE,
+    WARMUP,
+    Picture,
+    Points,
+    Row,
+    alt,
+    fields,
+    wrapped,
+)
 from perfharness.render.charts.over_time import (
     BLACK,
     COLORS,
@@ -48,9 +59,7 @@ def telemetry_pictures(run: SampledRun) -> list[Picture]:
     parents = {record.subject: record.parent_uuid for record in log.subjects("mig")}
     pictures = []
     for gpu in log.subjects("gpu"):
-        names = [
-            name for name, uuids in on_gpus.items() if any((parents.get(uuid) or uuid) == gpu.subject for uuid in uuids)
-        ]
+        names = [name for name, uuids in on_gpus.items() if gpu.subject in {parents.get(one) or one for one in uuids}]
         own = [run.activities[name] for name in names if name in run.activities]
         title = run.gpu_titles.get(gpu.subject) or gpu_name(gpu.gpu_index, gpu.subject)
         node = f"_node_{gpu.node}" if gpu.node else ""
@@ -69,9 +78,8 @@ def telemetry_pictures(run: SampledRun) -> list[Picture]:
 
 def _readings(name: str, log: SampleLog, activities: Sequence[ProcessActivity]) -> Readings:
     """Make a sheet that begins with the stages."""
-    times = [  # the driver's power samples begin before the sampler
-        series.time_unix_ns for (_, metric), series in log.series.items() if len(series) and metric != SAMPLES
-    ]
+    # The driver's power samples begin before the sampler.
+    times = [one.time_unix_ns for (_, metric), one in log.series.items() if len(one) and metric != SAMPLES]
     begin_ns = min((int(own.min()) for own in times), default=0)
     end_ns = max((int(own.max()) for own in times), default=1)
     zero_ns = min((int(own.batch_start_ns.min()) for own in activities), default=begin_ns)
@@ -110,18 +118,12 @@ def _rate(log: SampleLog, subject: str, metric: str) -> Series | None:
 
 def _add_cores(readings: Readings) -> None:
     """Add one row per core; dark is busy."""
-    import altair as alt
-
     if (load := core_load(readings.log, readings.zero_ns)) is None:
         return
+    edges = load.edges_s.round(4).tolist()
     rows: list[Row] = [
         {"seconds": start, "until": end, **dict(zip(load.cores, busy, strict=True))}
-        for start, end, busy in zip(
-            load.edges_s[:-1].round(4).tolist(),
-            load.edges_s[1:].round(4).tolist(),
-            load.percent.T.round(1).tolist(),
-            strict=True,
-        )
+        for start, end, busy in zip(edges, edges[1:], load.percent.T.round(1).tolist(), strict=False)
     ]
     labels = len(load.cores) <= 16
     height = max(HEIGHT, min(250, 3 * len(load.cores)))
@@ -131,7 +133,7 @@ def _add_cores(readings: Readings) -> None:
         x2="until:Q",
         y=alt.Y("core:O").sort(load.cores).title("core").axis(labels=labels, ticks=labels),
         color=alt.Color("busy:Q").scale(scheme="cividis", reverse=True, domain=[0, 100]).title("busy (%)"),
-        tooltip=["core:O", "seconds:Q", "busy:Q"],
+        tooltip=fields("core:O", "seconds:Q", "busy:Q"),
     )
     readings.sheet.panels.append(chart)
 
@@ -154,8 +156,8 @@ def _add_stages(readings: Readings, own: list[ProcessActivity]) -> None:
     legend = {label: color for name, color in of_stage.items() if (label := wrapped(name)) in points}
     sheet.shade("warmup", _rows([warmup], {warmup.name: WARMUP}))
     sheet.add_areas("stages (% of time)", points, legend | {warmup.name: WARMUP}, 1.3 * HEIGHT)
-    batches = sum(len(one.batch_start_ns) for one in own)
-    sheet.notes.append(f"stages of {batches} batches of {len(own)} process{'es' if len(own) > 1 else ''}")
+    batches, processes = sum(len(one.batch_start_ns) for one in own), "processes" if len(own) > 1 else "process"
+    sheet.notes.append(f"stages of {batches} batches of {len(own)} {processes}")
     spans = stage_spans(own, zero_ns)
     if sum(len(one.start_s) for one in spans) <= MAX_SHADED:
         sheet.shade("shaded", _rows(spans, of_stage), opacity=0.13)

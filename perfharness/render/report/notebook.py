@@ -17,7 +17,6 @@ from perfharness.render.views.load import load_figures, load_view
 from perfharness.render.views.result import result_view
 from perfharness.runs.comparison.result import Comparison
 from perfharness.runs.files.json_files import part_of
-from perfharness.runs.report.model import SuiteReport
 from perfharness.runs.run import Run
 
 
@@ -29,8 +28,7 @@ def result_html(result: object) -> str | None:
         if isinstance(result, Comparison):
             return html_fragment(compare_view(result, fold=True, charts=True))
         if isinstance(result, BenchSuiteResult):
-            found = SuiteReport(name=result.name, suite=result)
-            return html_fragment([*suite_summary(found), cases_table(result)])
+            return html_fragment([*suite_summary(result), cases_table(result)])
         if isinstance(result, StressResult):
             load = report_of(result.load)
             return html_fragment([Figures(list(load_figures(load))), *load_view(load)])

@@ -23,6 +23,9 @@ from perfharness.render.blocks import (
     Section,
     Table,
     cell_text,
+    facts,
+    filled,
+    omitted,
     table_of,
 )
 from perfharness.render.charts.flame import flame_picture
@@ -94,27 +97,24 @@ def run_summary(run: RunReport) -> Iterator[Block]:
 def run_sections(run: RunReport, number: int) -> list[Section]:
     """Sections of a run."""
     slowest = _slowest(run, number)
+    under_load = [] if run.load is None else load_sections(run.load, number, run.sampled.log if run.sampled else None)
     sections = [
-        *([] if run.load is None else load_sections(run.load, number, run.sampled.log if run.sampled else None)),
-        None if run.mlperf is None else mlperf_section(run.mlperf),
-        slowest if run.load is not None else None,
+        *under_load,
+        *([] if run.mlperf is None else [mlperf_section(run.mlperf)]),
+        *([slowest] if under_load else []),
         _stages(run, number),
         _diagnosis(run, number),
         _over_time(run, number),
         _timelines(run, number),
-        slowest if run.load is None else None,
+        *([] if under_load else [slowest]),
         ranks_section(run.ranks, number),
         _telemetry(run, number),
-        _section("Energy", energy_view(run.energy, run.metrics)),
-        None if run.cost is None else Section("Cost", cost_view(run.cost)),
+        Section("Energy", energy_view(run.energy, run.metrics)),
+        Section("Cost", [] if run.cost is None else cost_view(run.cost)),
         _findings(run),
         _measured(run),
     ]
-    return [section for section in sections if section is not None]
-
-
-def _section(title: str, blocks: list[Block]) -> Section | None:
-    return Section(title, blocks) if blocks else None
+    return filled(sections)
 
 
 def has_gpu(run: RunReport) -> bool:
@@ -127,7 +127,6 @@ def has_gpu(run: RunReport) -> bool:
 
 
 def _main_batch(run: RunReport) -> StageLine | None:
-    """Loop whose batches take the most time."""
     batches = [line for line in run.stages if line.is_batch]
     return max(batches, key=lambda line: (line.cpu.mean or 0.0) * line.batches, default=None)
 
@@ -138,9 +137,9 @@ def _where_time_goes(run: RunReport) -> list[str]:
     if batch is None or batch.cpu.p50 is None:
         return []
     own = [line for line in run.stages if line.path[:-1] == batch.path and line.cpu_share is not None]
-    largest = max(own, key=lambda line: line.cpu_share or 0.0, default=None)
-    if largest is None:
+    if not own:
         return [f"A batch takes {milliseconds(batch.cpu.p50)} (median of {batch.batches}); it has no stages."]
+    largest = max(own, key=lambda line: line.cpu_share or 0.0)
     name = "outside of its stages" if largest.is_rest else f"in '{path_text(largest.path[-1:])}'"
     return [f"{percent(largest.cpu_share)} of the batches' time is {name}."]
 
@@ -179,92 +178,83 @@ def _batch_figures(run: RunReport) -> Iterator[Figure]:
 # ---- times ----
 
 
-def _stages(run: RunReport, number: int) -> Section | None:
+def _stages(run: RunReport, number: int) -> Section:
     if not run.stages:
-        return _section("Ranges", sums_view(run.ranges, has_gpu=has_gpu(run)))
+        return Section("Ranges", sums_view(run.ranges, has_gpu=has_gpu(run)))
     limits = limited_by(agreement(run.diagnoses), run.diagnoses)
-    blocks = stages_view(run.stages, limits, has_gpu=has_gpu(run), full=True)
-    blocks += profiling(run.diagnoses)
     lines = [line for line in run.stages if not line.has_id]
     picture = stage_picture(f"stages_{number}", lines, row_names([line.path for line in lines]), has_gpu=has_gpu(run))
-    blocks += [Chart(picture)] if picture else []
-    blocks += latency_table(lines)
-    blocks += throughput_view(run.throughput)
-    return Section("Stages", [*blocks, *outside_view(run.outside_batches)])
+    blocks = [
+        *stages_view(run.stages, limits, has_gpu=has_gpu(run), full=True),
+        *profiling(run.diagnoses),
+        *([Chart(picture)] if picture else []),
+        *latency_table(lines),
+        *throughput_view(run.throughput),
+        *outside_view(run.outside_batches),
+    ]
+    return Section("Stages", blocks)
 
 
-def _over_time(run: RunReport, number: int) -> Section | None:
-    if not run.series:
-        return None
+def _over_time(run: RunReport, number: int) -> Section:
     largest = sorted(range(len(run.series)), key=lambda place: -run.series[place].series.batches)[:MAX_SERIES]
-    blocks: list[Block] = [
+    charts = [
         Chart(series_picture(f"series_{number}_{place}", run.series[place], has_gpu=has_gpu(run)))
         for place in sorted(largest)
     ]
-    if len(run.series) > len(largest):
-        more = f"{len(run.series) - len(largest)} shorter loops have no chart."
-        blocks.append(Paragraph(more, "note"))
     distributions = [
         Chart(distribution_picture(f"distribution_{number}_{place}", one), small=True)
-        for place, one in enumerate(run.distributions)
+        for place, one in enumerate(run.distributions if charts else ())
     ]
-    below = [Section("Distributions", distributions)] if distributions else []
-    return Section("Batches over time", blocks, below)
+    left_out = omitted(len(run.series) - MAX_SERIES, "shorter loops have no chart.")
+    return Section("Batches over time", [*charts, *left_out], filled([Section("Distributions", distributions)]))
 
 
-def _timelines(run: RunReport, number: int) -> Section | None:
-    if not run.timelines:
-        return None
+def _timelines(run: RunReport, number: int) -> Section:
     pictures = [timeline_picture(f"timeline_{number}_{one.which}", one, has_gpu=has_gpu(run)) for one in run.timelines]
-    pictures[0] = replace(pictures[0], notes=(*pictures[0].notes, HINT))
+    pictures[:1] = [replace(one, notes=(*one.notes, HINT)) for one in pictures[:1]]
     return Section("A typical, the best and the worst batch", [Chart(picture) for picture in pictures])
 
 
-def _slowest(run: RunReport, number: int) -> Section | None:
+def _slowest(run: RunReport, number: int) -> Section:
     """Slowest batches, or the reason why a load test has none."""
-    title = "The slowest requests" if run.load is not None else "The slowest batches"
-    found = run.slowest
+    title, found = "The slowest requests" if run.load is not None else "The slowest batches", run.slowest
     if found is None:
         reason = run.slowest_reason if run.load is not None else None
-        text = f"Not known why they were slow: {reason}."
-        return None if reason is None else Section(title, [Paragraph(text, "note")])
+        return Section(title, [Paragraph(f"Not known why they were slow: {reason}.", "note")] if reason else [])
     compared = [loop for loop in found.result.loops if run.load or any(one.typical for one in loop.requests)]
     if not compared:
-        return None
+        return Section(title)
     charts = [Chart(timeline_picture(f"slowest_{number}_{place}", one)) for place, one in enumerate(found.timelines)]
-    below = [Section("Timelines of the slowest and a typical one", charts)] if charts else []
+    below = filled([Section("Timelines of the slowest and a typical one", charts)])
     return Section(title, slowest_view(found.result.model_copy(update={"loops": compared}), folded=True), below)
 
 
-def _diagnosis(run: RunReport, number: int) -> Section | None:
-    if not run.diagnoses:
-        return None
+def _diagnosis(run: RunReport, number: int) -> Section:
     charts = [] if run.stacks is None else [Chart(flame_picture(f"flame_{number}", *run.stacks))]
     blocks = list(evidence_on_page(run.diagnoses, charts))
-    if not run.measured.explained:
+    if run.diagnoses and not run.measured.explained:
         text = "To see more samples and the kinds of waits, add --explain (runs the script twice)."
         blocks.append(Paragraph(text, "note"))
-    return _section("What limits each stage", blocks)
+    return Section("What limits each stage", blocks)
 
 
-def _telemetry(run: RunReport, number: int) -> Section | None:
+def _telemetry(run: RunReport, number: int) -> Section:
     if run.metrics is None:
-        return None
+        return Section("Telemetry")
     pictures = [] if run.sampled is None else telemetry_pictures(run.sampled)
     charts = [Chart(replace(picture, name=f"{picture.name}_{number}")) for picture in pictures]
-    return _section("Telemetry", [*telemetry_view(run.metrics), *charts])
+    return Section("Telemetry", [*telemetry_view(run.metrics), *charts])
 
 
 # ---- findings, measurement ----
 
 
 def _important(run: RunReport) -> list[tuple[Finding, list[str]]]:
-    """Distinct errors and warnings, errors first."""
     found = [one for one in grouped(run.findings) if one[0].severity is not Severity.NOTE]
     return sorted(found, key=lambda one: -ORDER.index(one[0].severity))
 
 
-def _findings(run: RunReport) -> Section | None:
+def _findings(run: RunReport) -> Section:
     """Findings that are not in the summary."""
     notes = [one for one in grouped(run.findings) if one[0].severity is Severity.NOTE]
     columns = [Column("severity"), Column("process"), Column("finding"), Column("next step"), Column("code")]
@@ -272,12 +262,11 @@ def _findings(run: RunReport) -> Section | None:
         [one.severity.value, listed_processes(processes), one.message, one.hint, one.code]
         for one, processes in [*_important(run)[MAX_WARNINGS:], *notes]
     ]
-    return Section("Findings", [Table("findings", columns, rows)]) if rows else None
+    return Section("Findings", [Table("findings", columns, rows)] if rows else [])
 
 
 def _measured(run: RunReport) -> Section:
-    columns = [Column("what"), Column("value")]
-    blocks: list[Block] = [Table("how it was measured", columns, list(_how(run)))]
+    blocks = [facts("how it was measured", list(_how(run)))]
     of = PROCESSES if has_gpu(run) else [one for one in PROCESSES if one[0].heading != "GPU"]
     if run.measured.processes:
         rates = {name: rate["items_per_second"] for name, rate in run.throughput["processes"].items()}
@@ -286,8 +275,8 @@ def _measured(run: RunReport) -> Section:
     if run.measured.nodes:
         blocks.append(table_of("nodes", NODES, run.measured.nodes))
     environment = list(_environment(run))
-    below = [Section("Environment", [Table("environment", columns, environment)])] if environment else []
-    return Section("How it was measured", blocks, below)
+    below = Section("Environment", [facts("environment", environment)] if environment else [])
+    return Section("How it was measured", blocks, filled([below]))
 
 
 def _how(run: RunReport) -> Iterator[list[Cell]]:

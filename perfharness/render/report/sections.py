@@ -35,10 +35,10 @@ def document_of(report: Report) -> Document:
             sections += run_sections(run, number)
     for suite in report.suites:
         if several:
-            sections.append(Section(suite.name, list(suite_summary(suite)), suite_sections(suite)))
+            sections.append(Section(suite.name, suite_summary(suite.suite), suite_sections(suite.suite)))
         else:
-            summary += suite_summary(suite)
-            sections += suite_sections(suite)
+            summary += suite_summary(suite.suite)
+            sections += suite_sections(suite.suite)
     for merged in report.merged:
         sections += merged_sections(merged)
     return Document(report.title, ", ".join(_subtitle(report)), summary, sections)

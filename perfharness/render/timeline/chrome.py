@@ -37,59 +37,48 @@ def write_chrome_trace(run: Run, path: Path) -> list[Finding]:
     traced = [process for process in run.processes if process.trace_path is not None]
     if not traced:
         raise ResultError(f"{run.path} has no trace; see its manifest.json and stderr.log files.")
-    timeline = _Timeline(run, traced)
+    origin_ns, findings, processes = _origin(run, traced), run.launch_findings, dict[str, Any]()
     is_compressed = path.suffix == ".gz"
     with (
         replacing(path) as temporary,
         gzip.open(temporary, "wb", COMPRESSION_LEVEL) if is_compressed else temporary.open("wb") as file,
     ):
         file.write(b'{"displayTimeUnit":"ns","traceEvents":[\n')
-        events, end = timeline.events(), b""
+        events, end = _events(run, len(traced), origin_ns, findings, processes), b""
         while chunk := list(islice(events, CHUNK)):
             file.write(end + b",\n".join(map(orjson.dumps, chunk)))
             end = b",\n"
-        file.write(b'\n],\n"otherData":' + orjson.dumps(timeline.other()) + b"}\n")
-    return timeline.findings
-
-
-class _Timeline:
-    """Events of a run's processes, then facts about them."""
-
-    def __init__(self, run: Run, traced: list[Process]) -> None:
-        self.run, self.traced = run, traced
-        self.origin_ns = _origin(run, traced)
-        self.findings = run.launch_findings
-        self.processes: dict[str, Any] = {}
-
-    def events(self) -> Iterator[Event]:
-        """Yield all events; then `findings` and `processes` are complete."""
-        ids = Ids()
-        for place, (process, analysis) in enumerate(self.run.read_processes(self.findings)):
-            start_ns = process.session_start_unix_ns
-            has_clock = start_ns is not None and self.origin_ns is not None
-            offset_ns = start_ns - self.origin_ns if start_ns is not None and self.origin_ns is not None else 0
-            apart = not has_clock and len(self.traced) > 1
-            name = f"{process.name}, own clock" if apart else process.name
-            yield from process_events(analysis, name, offset_ns, ids, place)
-            self.processes[process.name] = {
-                "trace": process.trace_path.name if process.trace_path else None,
-                "tracer": analysis.trace.meta.tracer,
-                "tracer_version": analysis.trace.meta.tracer_version,
-                "gpu": analysis.trace.meta.gpu_coverage,
-                "clock": "utc" if has_clock else "own",
-            }
-            self.findings += [_not_aligned(process)] if apart else []
-            del analysis
-
-    def other(self) -> dict[str, Any]:
-        """Content of `otherData`."""
-        return {
+        about = {
             "made_by": f"perfharness {VERSION}",
             # A string, because most JSON readers use doubles, which cannot hold nanoseconds since 1970.
-            "time_origin_unix_ns": None if self.origin_ns is None else str(self.origin_ns),
-            "processes": self.processes,
-            "findings": [finding.to_json() for finding in self.findings],
+            "time_origin_unix_ns": None if origin_ns is None else str(origin_ns),
+            "processes": processes,
+            "findings": [finding.to_json() for finding in findings],
         }
+        file.write(b'\n],\n"otherData":' + orjson.dumps(about) + b"}\n")
+    return findings
+
+
+def _events(
+    run: Run, traced: int, origin_ns: int | None, findings: list[Finding], processes: dict[str, Any]
+) -> Iterator[Event]:
+    """Events of all processes; adds findings, and facts about each process."""
+    ids = Ids()
+    for place, (process, analysis) in enumerate(run.read_processes(findings)):
+        start_ns, meta = process.session_start_unix_ns, analysis.trace.meta
+        offset_ns = None if start_ns is None or origin_ns is None else start_ns - origin_ns
+        apart = offset_ns is None and traced > 1
+        name = f"{process.name}, own clock" if apart else process.name
+        yield from process_events(analysis, name, offset_ns or 0, ids, place)
+        processes[process.name] = {
+            "trace": process.trace_path.name if process.trace_path else None,
+            "tracer": meta.tracer,
+            "tracer_version": meta.tracer_version,
+            "gpu": meta.gpu_coverage,
+            "clock": "own" if offset_ns is None else "utc",
+        }
+        findings += [_not_aligned(process)] if apart else []
+        del analysis, meta
 
 
 def _origin(run: Run, traced: list[Process]) -> int | None:

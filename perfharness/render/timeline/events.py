@@ -11,7 +11,8 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.stages.roles import NOT_COUNTED
 from perfharness.analysis.timeline.cuda_calls import operation_names
 from perfharness.analysis.timeline.intervals import NO_PARENT
-from perfharness.model.trace import GpuOperationKind, Int64, MemoryKind, Style, pid_of, tid_of
+from perfharness.model.columns import Int64
+from perfharness.model.trace import GpuOperationKind, MemoryKind, Style, pid_of, tid_of
 from perfharness.render.timeline.rows import Event, Ids, Line, Slices, named, placed
 
 HOST_KINDS = ("range", "stage", "batch", "cuda_api")
@@ -75,7 +76,6 @@ def _host(analysis: Analysis, name: str, offset_ns: int, ids: Ids, place: int) -
 
 
 def _device(analysis: Analysis, name: str, offset_ns: int, ids: Ids, place: int) -> Slices:
-    """GPU operations by process, device and stream."""
     operations, devices = analysis.trace.operations, analysis.trace.meta.device_names
     columns = np.stack([operations.process, operations.device, operations.stream])
     keys, of = np.unique(columns, axis=1, return_inverse=True)
@@ -112,7 +112,6 @@ def _slices(
 
 
 def _ranges(analysis: Analysis) -> tuple[Int64, Args]:
-    """Kinds and arguments of the ranges."""
     trace, order = analysis.trace, analysis.table.order
     stages, times, projection = analysis.stages, analysis.stage_times, analysis.table.projection
     stage_of = np.full(len(trace.ranges), NO_PARENT, dtype=np.int64)

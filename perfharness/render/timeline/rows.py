@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from perfharness.model.trace import Int64
+from perfharness.model.columns import Int64
 
 Event = dict[str, Any]
 

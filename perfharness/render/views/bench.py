@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 
 from perfharness.analysis.suites.bench_figures import (
     MUCH_CLOCK_DROP_PERCENT,
@@ -29,6 +30,7 @@ from perfharness.model.bench import BenchCase, CaseResult, Estimate
 from perfharness.model.bench_suite import (
     BenchMergedResult,
     BenchSuiteResult,
+    MergedCell,
     MissedConstraint,
     Recommendation,
 )
@@ -43,13 +45,14 @@ from perfharness.render.blocks import (
     Paragraph,
     Section,
     Table,
+    facts,
+    filled,
     table_of,
 )
 from perfharness.render.charts.bench import bench_pictures, by_model, layers_of_best
-from perfharness.render.numbers import factor, interval, significant
-from perfharness.runs.report.model import MergedReport, SuiteReport
+from perfharness.render.numbers import Kind, factor, interval, scaled, significant
+from perfharness.runs.report.model import MergedReport
 
-GB = 1e9
 Entry = Line | list[Line]
 ACCURACY = ("top1", "f1_macro", "mae", "r2", "cosine")
 """Default metrics in the table of cases."""
@@ -67,7 +70,7 @@ SUBJECTS = {
 
 def suite_view(suite: BenchSuiteResult) -> list[Block]:
     """Recommendations, cases, remarks, largest batch sizes, and reasons."""
-    return [*_winners(suite), *_cases(suite), *_layers(suite), *_searches(suite), *_recommendations(suite)]
+    return [*_winners(suite), *_cases(suite), *_layers(suite), *_searches(suite), *suite_summary(suite)]
 
 
 def _winners(suite: BenchSuiteResult) -> list[Block]:
@@ -114,46 +117,38 @@ def _searches(suite: BenchSuiteResult) -> list[Block]:
     return [Items(lines)] if lines else []
 
 
-def suite_summary(found: SuiteReport) -> list[Block]:
-    """Recommendations with reasons."""
-    return _recommendations(found.suite)
-
-
-def suite_sections(found: SuiteReport) -> list[Section]:
+def suite_sections(suite: BenchSuiteResult) -> list[Section]:
     """Cases, charts, and how they were measured."""
-    suite = found.suite
     charts = [Chart(replace(one, title=f"{_subject(one.name)} of {one.title}")) for one in bench_pictures(suite)]
-    return [
+    sections = [
         Section("Cases", [*_cases(suite), *_searches(suite)]),
-        *([Section("Charts", [*charts, *_layers(suite)])] if charts else []),
+        Section("Charts", [*charts, *_layers(suite)] if charts else []),
         Section("How it was measured", [_measured(suite)]),
     ]
+    return filled(sections)
 
 
 def merged_sections(found: MergedReport) -> list[Section]:
     """Equal cases of all runs in one row, and differences between the runs."""
     merged = found.merged
+    kinds: dict[str, Kind] = {"p50": "ms", "items/s": "number", "speed-up": "number"}
     columns = [Column("model"), Column("backend/mode"), Column("precision"), Column("batch", "count")]
-    for run in merged.runs:
-        columns += [
-            Column(f"{run.name}: p50", "ms"),
-            Column(f"{run.name}: items/s", "number"),
-            Column(f"{run.name}: speed-up", "number"),
-        ]
-    rows: list[list[Cell]] = []
+    columns += [Column(f"{run.name}: {heading}", kind) for run in merged.runs for heading, kind in kinds.items()]
     names = CaseNames.of(merged.rows)
-    for row in merged.rows:
-        cells: list[Cell] = [row.model, names.backend(row), row.precision, row.batch_size]
-        for cell in row.cells:
-            result = cell.result
-            if result is None or result.status != "ok":
-                cells += [None] * 3
-            else:
-                cells += [_value(latency_of(result, "p50")), _value(result.items_per_second), _factor(cell.speedup)]
-        rows.append(cells)
+    rows: list[list[Cell]] = [
+        [row.model, names.backend(row), row.precision, row.batch_size, *chain.from_iterable(map(_side, row.cells))]
+        for row in merged.rows
+    ]
     note = f"{len(merged.runs)} runs; speed-ups are over each run's baseline."
     table = Table("cases side by side", columns, rows, note)
     return [Section("Side by side", [table, Items(list(_merged_remarks(merged)))])]
+
+
+def _side(cell: MergedCell) -> list[Cell]:
+    result = cell.result
+    if result is None or result.status != "ok":
+        return [None] * 3
+    return [_value(latency_of(result, "p50")), _value(result.items_per_second), _factor(cell.speedup)]
 
 
 # ---- cases ----
@@ -196,7 +191,7 @@ def cases_table(suite: BenchSuiteResult) -> Table:
         (Column("items/s", "number", drop=1), value("items/s")),
         (Column("speed-up", "number", meaning), lambda one: _speedup(one, suite)),
         (Column("state"), _state),
-        (Column("memory GB", "number", drop=3), lambda one: _gigabytes(memory_of(one))),
+        (Column("memory GB", "number", drop=3), lambda one: scaled(memory_of(one), 1e9)),
         (Column("W", "number", "mean power", drop=7), lambda one: one.power_mean_w),
         (Column("J/item", "number", drop=5), value("J/item")),
         *((Column(name, "number", drop=6), metric_of(name)) for name in ([metric] if metric else ACCURACY)),
@@ -215,16 +210,11 @@ def _speedup(result: CaseResult, suite: BenchSuiteResult) -> Cell:
     return "base" if base is result and result.status == "ok" else _factor(speedup(result, base))
 
 
-def _gigabytes(size: int | None) -> Cell:
-    return None if size is None else size / GB
-
-
 def _six_digits(value: float | None) -> Cell:
     return None if value is None else f"{value:.6g}"
 
 
 def _state(result: CaseResult) -> str:
-    """Status of a failed case, or a mark for wrong answers."""
     if result.status != "ok":
         return result.status
     return "wrong answer" if gives_wrong_answers(result) else ""
@@ -295,7 +285,7 @@ def _names(suite: BenchSuiteResult) -> tuple[CaseNames, dict[str, CaseResult]]:
     return names, {result.case.case_id: result for result in suite.cases}
 
 
-def _recommendations(suite: BenchSuiteResult) -> list[Block]:
+def suite_summary(suite: BenchSuiteResult) -> list[Block]:
     """Recommended case of each model, with reasons against the others."""
     names, known = _names(suite)
     blocks: list[Block] = []
@@ -351,7 +341,6 @@ def _over(found: Iterable[tuple[int, MissedConstraint]], limit: float) -> str:
 
 
 def _merged_remarks(merged: BenchMergedResult) -> Iterator[Entry]:
-    """Machine and baseline of each run, missing numbers, and differences."""
     for run in merged.runs:
         against = short_backend(run.baseline or "?")
         yield f"{run.name}: {device_text(run.machine)}, {run.created}, speed-up over {against} ({run.path})"
@@ -370,7 +359,7 @@ def _subject(name: str) -> str:
 def _measured(suite: BenchSuiteResult) -> Table:
     machine = suite.machine
     versions = dict(item for result in suite.cases for item in result.versions.items())
-    facts = {
+    known = {
         "measured": suite.created,
         "command": " ".join(suite.command),
         "machine": machine.hostname,
@@ -380,5 +369,4 @@ def _measured(suite: BenchSuiteResult) -> Table:
         **{name: None if value is None else str(value) for name, value in suite.settings.items()},
         **{f"version of {name}": version for name, version in versions.items()},
     }
-    rows = [[name, value] for name, value in facts.items() if value]
-    return Table("how it was measured", [Column("what"), Column("value")], rows)
+    return facts("how it was measured", [[name, value] for name, value in known.items() if value])

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from perfharness.analysis.diagnosis import Advice, advise, unexplained
 from perfharness.model.diagnosis import Cause, Code, Diagnosis
+from perfharness.model.findings import listed
 from perfharness.render.blocks import Block, Items, Line, Paragraph, Section, Span, Style
 from perfharness.render.numbers import milliseconds, percent
 from perfharness.render.text import safe_line
@@ -48,17 +49,12 @@ def advice_view(
     blocks: list[Block] = []
     if shown:
         left_out = f" ({len(shown)} of {len(every)}; all: perfharness analyze -v)" if len(shown) < len(every) else ""
-        widths = (
-            max(len(names[one.path]) for one in shown),
-            max(len(cause_name(one.cause)) for one in shown),
-        )
+        widths = max(len(names[one.path]) for one in shown), max(len(cause_name(one.cause)) for one in shown)
         entries = [_entry(one, names[one.path], widths, diagnoses) for one in shown]
         blocks.append(Section(f"What to do first{left_out}", [Items(entries, numbered=True)]))
     if unknown := [names[path] for path in unexplained(diagnoses)]:
-        listed = safe_line(", ".join(unknown[:LISTED_STAGES]))
-        more = f" and {len(unknown) - LISTED_STAGES} more" if len(unknown) > LISTED_STAGES else ""
-        step = "" if has_profile(diagnoses.values()) else " Add --explain (runs the script twice)."
-        blocks.append(Paragraph(f"Not known what limits {listed}{more}.{step}"))
+        step = "" if has_profile(diagnoses.values()) else " Launch with --explain (runs the script twice)."
+        blocks.append(Paragraph(f"Not known what limits {safe_line(listed(unknown, LISTED_STAGES))}.{step}"))
     return blocks
 
 
@@ -81,12 +77,11 @@ def _entry(advice: Advice, name: str, widths: tuple[int, int], diagnoses: Mappin
     """Stage, cause and saving over all processes, then the lines of the cause."""
     cause, (name_width, cause_width) = advice.cause, widths
     saves_ms, batch_ms = _over_processes(advice, diagnoses)
-    saves = "" if saves_ms is None else f"  saves up to {milliseconds(saves_ms)}"
+    saves = of_processes = ""
     if saves_ms is not None:
+        of_batch = f" of {milliseconds(batch_ms)}" if batch_ms else ""
         share = f" ({percent(saves_ms / batch_ms)})" if batch_ms else ""
-        saves += f" of {milliseconds(batch_ms)}" if batch_ms else ""
-        saves += f" per batch{share}"
-    of_processes = ""
+        saves = f"  saves up to {milliseconds(saves_ms)}{of_batch} per batch{share}"
     what, step = cause_lines(cause)
     if len(diagnoses) > 1:
         with_it = sum(any(stage.path == advice.path for stage in one.stages) for one in diagnoses.values())
@@ -105,15 +100,12 @@ def _entry(advice: Advice, name: str, widths: tuple[int, int], diagnoses: Mappin
 
 def _over_processes(advice: Advice, diagnoses: Mapping[str, Diagnosis]) -> tuple[float | None, float | None]:
     """Saving and duration of a batch, ms, means over the batches of all processes."""
-    batches, saves_ms, batch_ms = 0, 0.0, 0.0
-    for diagnosis in diagnoses.values():
-        batch = diagnosis.batch_around(advice.path)
-        if batch is not None:
-            batches += batch.batches
-            batch_ms += batch.batches * batch.wall_ms
-            saves_ms += batch.batches * _saving(advice, diagnosis)
+    found = [(batch, _saving(advice, one)) for one in diagnoses.values() if (batch := one.batch_around(advice.path))]
+    batches = sum(batch.batches for batch, _ in found)
     if advice.cause.saves_ms is None or not batches:
         return advice.cause.saves_ms, None
+    batch_ms = sum(batch.batches * batch.wall_ms for batch, _ in found)
+    saves_ms = sum(batch.batches * saving for batch, saving in found)
     return min(saves_ms, batch_ms) / batches, batch_ms / batches
 
 

@@ -6,9 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from perfharness.analysis.suites.bench_names import in_groups
 from perfharness.model.findings import listed
 from perfharness.render.blocks import Block, Chart, Column, Details, Items, Paragraph, Span, Style, Table
-from perfharness.render.numbers import NOT_MEASURED, change, milliseconds, percent, significant
+from perfharness.render.numbers import NOT_MEASURED, change, milliseconds, number, percent, scaled
 from perfharness.runs.comparison.conclusion import FACTOR, MANY_LAUNCHES, WIDE
 from perfharness.runs.comparison.limits import PERCENT, LimitResult
 from perfharness.runs.comparison.result import (
@@ -65,15 +66,14 @@ def compare_view(comparison: Comparison, *, fold: bool, charts: bool = False) ->
         charts: add a chart of the changes.
     """
     blocks: list[Block] = []
-    for number, version in enumerate(comparison.versions):
+    for place, version in enumerate(comparison.versions):
         if blocks and not fold:
             blocks.append(Paragraph(""))
         blocks += _version(comparison, version, fold=fold)
         if charts:
             from perfharness.render.charts.report import comparison_picture  # slow to import
 
-            labels = [_stage(row) for row in version.rows]
-            picture = comparison_picture(f"comparison_{number}", version, labels)
+            picture = comparison_picture(f"comparison_{place}", version, [_stage(row) for row in version.rows])
             blocks += [] if picture is None else [Chart(picture)]
     if comparison.limits:
         blocks.append(Items([Span(_limit(one), "error" if one.failed else "") for one in comparison.limits]))
@@ -81,7 +81,6 @@ def compare_view(comparison: Comparison, *, fold: bool, charts: bool = False) ->
 
 
 def _stage(row: ComparedRow) -> str:
-    """Path of the stage, with its new path if it was renamed."""
     if not row.stage:
         return "(run)"
     return row.stage if row.new_stage is None else f"{row.stage} -> {row.new_stage}"
@@ -112,29 +111,26 @@ def _version(comparison: Comparison, version: ComparedVersion, *, fold: bool) ->
 
 def _rows(version: ComparedVersion, rows: Sequence[ComparedRow], *, once: bool = False) -> list[list[str | Span]]:
     """One row per figure; with `once`, consecutive rows of a stage name it once."""
-    found: list[list[str | Span]] = []
-    before = None
-    for row in rows:
-        metric = METRICS[row.metric]
-        found.append(
-            [
-                "" if once and row.stage == before else _stage(row),
-                f"{metric.label}, {'MB' if metric.unit == 'bytes' else metric.unit}",
-                _amount(row.base.mean, row.unit) + _spread(row.base.spread),
-                _amount(row.new.mean, row.unit) + _spread(row.new.spread),
-                _change(row.ratio),
-                _interval(row),
-                Span(_verdict(row), STYLES.get(row.verdict, "")),
-            ]
-        )
-        before = row.stage
-    return found
+    return [
+        [
+            "" if once and place and rows[place - 1].stage == row.stage else _stage(row),
+            f"{METRICS[row.metric].label}, {_unit(METRICS[row.metric].unit)}",
+            _amount(row.base.mean, row.unit) + _spread(row.base.spread),
+            _amount(row.new.mean, row.unit) + _spread(row.new.spread),
+            _change(row.ratio),
+            _interval(row),
+            Span(_verdict(row), STYLES.get(row.verdict, "")),
+        ]
+        for place, row in enumerate(rows)
+    ]
 
 
-def _amount(value: float | None, unit: str) -> str:
-    if value is None:
-        return NOT_MEASURED
-    return significant(value / 1e6 if unit == "bytes" else value)
+def _unit(unit: str | None) -> str:
+    return "MB" if unit == "bytes" else unit or ""
+
+
+def _amount(value: float | None, unit: str | None) -> str:
+    return number(scaled(value, 1e6 if unit == "bytes" else 1.0))
 
 
 def _spread(spread: float | None) -> str:
@@ -181,7 +177,7 @@ def _counts(rows: Iterable[ComparedRow]) -> str:
 
 def _advice(one: GradedAdvice) -> str:
     got = f"saved {milliseconds(one.got_ms)}" if one.got_ms >= 0 else f"takes {milliseconds(-one.got_ms)} more"
-    what = one.cause if one.advice.startswith("Add --explain") else one.advice[0].lower() + one.advice[1:]
+    what = one.cause if one.advice.startswith("Launch with --explain") else one.advice[0].lower() + one.advice[1:]
     stage = one.stage.rpartition("/")[2]
     return f"advice for {stage}: {what}: predicted up to {milliseconds(one.promised_ms)}, {got}"
 
@@ -190,25 +186,20 @@ def _limit(result: LimitResult) -> str:
     outcome = "FAILED" if result.failed else "kept"
     if result.value is None:
         return f"{outcome}: {result.limit}: {result.reason} ({result.version})"
-    unit = result.unit or ""
-    value = f"{result.value:+.1f}" if unit == PERCENT else _amount(result.value, unit)
+    value = f"{result.value:+.1f}" if result.unit == PERCENT else _amount(result.value, result.unit)
     of = f"mean of {result.launches}" if result.launches > 1 else "one launch"
-    return f"{outcome}: {result.limit}: {value} {'MB' if unit == 'bytes' else unit}, {of} ({result.version})"
+    return f"{outcome}: {result.limit}: {value} {_unit(result.unit)}, {of} ({result.version})"
 
 
 def _notes(version: ComparedVersion) -> list[str]:
-    """Differences, figures that were not compared, and remarks."""
     found = [f"differs: {_difference(one)}" for one in version.differences]
     for side, name in (("base", "the base"), ("new", version.side.name)):
         stages = [_stage_time(one) for one in version.unmatched if one.side == side]
         if stages:
             hint = " (--map OLD=NEW for stages with a new name)" if side == "base" else ""
             found.append(f"only in {name}: {', '.join(stages)}{hint}")
-    missing: dict[str, list[str]] = {}
-    for one in version.not_compared:
-        missing.setdefault(one.reason, []).append(f"{one.stage}.{one.metric}" if one.stage else one.metric)
-    for reason, names in missing.items():
-        found.append(f"not compared: {listed(names, NAMED)}: {reason}")
+    missing = ((one.reason, f"{one.stage}.{one.metric}" if one.stage else one.metric) for one in version.not_compared)
+    found += [f"not compared: {listed(names, NAMED)}: {reason}" for reason, names in in_groups(missing)]
     if not version.deciding:  # else in the conclusion
         unknown = [row for row in version.rows if row.reason and row.launches_needed is None]
         reasons = Counter((WORDS[row.verdict], row.reason) for row in unknown)

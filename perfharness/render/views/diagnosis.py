@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from perfharness.analysis.diagnosis import agreement
+from perfharness.analysis.diagnosis import StageAgreement, agreement
 from perfharness.model.diagnosis import Code, Diagnosis, Path, StageDiagnosis
 from perfharness.model.result import ProcessResult, path_text
-from perfharness.render.blocks import Block, Cell, Chart, Column, Details, Items, Line, Paragraph, Section, Table
+from perfharness.render.blocks import (
+    Block,
+    Chart,
+    Column,
+    Columns,
+    Details,
+    Items,
+    Line,
+    Paragraph,
+    Section,
+    omitted,
+    table_of,
+)
 from perfharness.render.numbers import milliseconds, percent
 from perfharness.render.views import evidence
 from perfharness.render.views.causes import cause_lines, cause_name
@@ -16,6 +28,11 @@ from perfharness.render.views.names import is_named, row_names, stage_names
 
 MAX_EVIDENCE = 60
 """Stages with evidence on a page."""
+
+VERDICTS: Columns[StageAgreement] = [
+    (Column("verdicts"), lambda one: ", ".join(f"{count} {code.value}" for code, count in one.verdicts.items()))
+]
+SUMMARIES = (evidence.activities, evidence.functions, evidence.counters)
 
 
 def diagnoses_of(results: Mapping[str, ProcessResult]) -> dict[str, Diagnosis]:
@@ -33,32 +50,17 @@ def diagnosis_view(diagnoses: Mapping[str, Diagnosis]) -> list[Block]:
     if not diagnoses:
         return []
     blocks: list[Block] = []
-    shown = next(iter(diagnoses))
+    shown, others = next(iter(diagnoses)), ""
     if len(diagnoses) > 1:
-        found = agreement(diagnoses)
+        found, others = agreement(diagnoses), " (others: perfharness analyze -v RUN/PROCESS)"
         if any(one.votes for one in found):
-            columns = [Column("stage"), Column("verdicts")]
-            rows: list[list[Cell]] = [
-                [name, ", ".join(f"{count} {code.value}" for code, count in one.verdicts.items())]
-                for name, one in zip(row_names([one.path for one in found]), found, strict=True)
-            ]
-            blocks.append(Table("verdicts", columns, rows, f"What limits the stages of {len(diagnoses)} processes"))
+            note = f"What limits the stages of {len(diagnoses)} processes"
+            blocks.append(table_of("verdicts", VERDICTS, found, note, row_names([one.path for one in found])))
         shown = max(found, key=lambda one: one.wall_ms).process if found else shown
-    others = " (others: perfharness analyze -v RUN/PROCESS)" if len(diagnoses) > 1 else ""
     diagnosis = diagnoses[shown]
     names = stage_names(stage.path for stage in diagnosis.stages)
-    blocks.append(
-        Section(
-            f"{shown}{others}",
-            [
-                *evidence.activities(names, diagnosis.stages),
-                *evidence.functions(names, diagnosis.stages),
-                *evidence.counters(names, diagnosis.stages),
-                *_warmup(diagnosis),
-            ],
-        )
-    )
-    return blocks
+    of_stages = [table for show in SUMMARIES for table in show(names, diagnosis.stages)]
+    return [*blocks, Section(f"{shown}{others}", [*of_stages, *_warmup(diagnosis)])]
 
 
 def stage_view(diagnosis: Diagnosis, name: str) -> list[Block]:
@@ -107,9 +109,7 @@ def evidence_on_page(diagnoses: Mapping[str, Diagnosis], charts: Sequence[Chart]
         of_process = f" ({process})" if len(diagnoses) > 1 else ""
         title = f"{path_text(stage.path)}: {cause_name(stage.verdict)}{of_process}"
         yield Details(title, list(stage_blocks(stage)))
-    if len(shown) < len(found):
-        more = f"{len(found) - len(shown)} shorter stages: perfharness analyze -v"
-        yield Paragraph(more, "note")
+    yield from omitted(len(found) - len(shown), "shorter stages: perfharness analyze -v")
 
 
 def _warmup(diagnosis: Diagnosis) -> Iterator[Block]:

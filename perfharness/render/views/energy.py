@@ -20,11 +20,9 @@ def energy_view(energy: RunEnergy | None, metrics: RunMetrics | None) -> list[Bl
     """Total energy, and a table of stages per GPU; nothing without a GPU. `metrics` has the names of the GPUs."""
     if energy is None or not energy.gpus:
         return []
-    blocks: list[Block] = [Paragraph(_line(energy))]
     titles = {} if metrics is None else metrics.gpu_titles
-    for gpu in energy.gpus:
-        blocks += _stages(gpu, titles.get(gpu.uuid) or gpu_name(None, gpu.uuid))
-    return blocks
+    tables = [_stages(gpu, titles.get(gpu.uuid) or gpu_name(None, gpu.uuid)) for gpu in energy.gpus]
+    return [Paragraph(_line(energy)), *(block for blocks in tables for block in blocks)]
 
 
 def _line(energy: RunEnergy) -> str:

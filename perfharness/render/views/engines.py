@@ -4,26 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from perfharness.bench.engines.model import EngineComparison, EngineResult
-from perfharness.model.bench import AccuracyRecord, Estimate
+from perfharness.bench.engines.model import EngineComparison, EngineResult, MapDifference
+from perfharness.model.bench import Estimate
 from perfharness.render.blocks import Block, Cell, Column, Columns, Items, Table, table_of
-from perfharness.render.numbers import factor
+from perfharness.render.numbers import factor, scaled
 
 DEPTH_METRICS = ("abs_rel", "sq_rel", "rmse", "delta1", "delta2", "delta3", "scale")
-MB = 1e6
 GPU_FIELDS = ("utilization_percent", "power_mean_w", "energy_per_item_j", "clock_drop_percent")
 
 
 def engines_view(comparison: EngineComparison) -> list[Block]:
     """Tables and remarks."""
     engines = comparison.engines
-    return [
-        speed_table(engines),
-        _gpu(comparison),
-        *_accuracy(comparison),
-        *_differences(engines),
-        *_remarks(comparison),
-    ]
+    more = [*_accuracy(comparison), *_differences(engines), *_remarks(comparison)]
+    return [speed_table(engines), _gpu(comparison), *more]
 
 
 def speed_table(engines: Sequence[EngineResult]) -> Table:
@@ -59,16 +53,12 @@ def _gpu(comparison: EngineComparison) -> Block:
     columns: Columns[EngineResult] = [
         (Column("engine"), lambda one: one.name),
         (Column("GPU %", "number"), lambda one: one.utilization_percent),
-        (Column("memory MB", "number"), lambda one: _megabytes(one.memory.device_peak_bytes)),
+        (Column("memory MB", "number"), lambda one: scaled(one.memory.device_peak_bytes, 1e6)),
         (Column("W", "number"), lambda one: one.power_mean_w),
         (Column("J/image", "number"), lambda one: _number(one.energy_per_item_j)),
         (Column("clock drop %", "number"), lambda one: one.clock_drop_percent),
     ]
     return table_of("GPU", columns, comparison.engines, f"GPU {comparison.gpu_index}, in the telemetry pass.")
-
-
-def _megabytes(size: int | None) -> Cell:
-    return None if size is None else size / MB
 
 
 def _accuracy(comparison: EngineComparison) -> Iterator[Block]:
@@ -81,10 +71,9 @@ def _accuracy(comparison: EngineComparison) -> Iterator[Block]:
     metrics = dict.fromkeys((*DEPTH_METRICS, *(one for record in known.values() for one in record.metrics)))
     metrics.pop("rmse_log", None)
     columns = [Column(one, "number", drop=place) for place, one in enumerate(metrics)]
-    nothing = AccuracyRecord(against="", samples=0, metrics={})
     rows: list[list[Cell]] = [
-        [engine, record.samples, *map(record.metrics.get, metrics)]
-        for engine, record in ((engine, record or nothing) for engine, record in records.items())
+        [engine, record.samples if record else 0, *(record.metrics.get(one) if record else None for one in metrics)]
+        for engine, record in records.items()
     ]
     note = "Mean over the images of the data set." if is_set else "Metrics of the image."
     yield Table("accuracy", [Column("engine"), Column("images", "count"), *columns], rows, note)
@@ -98,15 +87,14 @@ def _accuracy(comparison: EngineComparison) -> Iterator[Block]:
 
 
 def _differences(engines: Sequence[EngineResult]) -> Iterator[Table]:
-    def difference(name: str) -> Callable[[EngineResult], Cell]:
-        return lambda one: getattr(one.difference, name, None)
-
-    names = {"MAE": "mae", "RMSE": "rmse", "max": "max"}
-    columns: Columns[EngineResult] = [
-        (Column("engine"), lambda one: one.name),
-        *((Column(heading, "number"), difference(name)) for heading, name in names.items()),
+    others = [(one.name, one.difference) for one in engines[1:] if one.difference is not None]
+    columns: Columns[tuple[str, MapDifference]] = [
+        (Column("engine"), lambda one: one[0]),
+        (Column("MAE", "number"), lambda one: one[1].mae),
+        (Column("RMSE", "number"), lambda one: one[1].rmse),
+        (Column("max", "number"), lambda one: one[1].max),
     ]
-    if others := [one for one in engines[1:] if one.difference is not None]:
+    if others:
         note = f"Difference of the normalised map to that of {engines[0].name}."
         yield table_of("difference", columns, others, note)
 

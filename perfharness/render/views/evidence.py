@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from perfharness.analysis.diagnosis import agreement
 from perfharness.model.activity import ACTIVITIES, DOING, Activity
@@ -19,7 +18,7 @@ from perfharness.model.diagnosis import (
     StageDiagnosis,
 )
 from perfharness.render.blocks import Block, Cell, Column, Columns, Entry, Items, Paragraph, Table, table_of
-from perfharness.render.numbers import interval, milliseconds, percent, significant
+from perfharness.render.numbers import interval, milliseconds, percent, scaled, significant
 from perfharness.render.text import short_function
 from perfharness.render.views.names import line_of, shortened
 
@@ -30,7 +29,6 @@ SHOWN = 0.02
 """Smallest share of a stage's time in a summary."""
 
 Names = Mapping[Path, str]
-"""Names of stages."""
 
 FUNCTIONS: Columns[FunctionShare] = [
     (Column("function"), lambda one: one.function),
@@ -58,7 +56,7 @@ COPIES: Columns[CopyGroup] = [
     (Column("host memory"), lambda one: one.host_memory),
     (Column("copies", "number"), lambda one: one.count),
     (Column("time", "ms"), lambda one: one.time_ms),
-    (Column("MB", "number"), lambda one: None if one.bytes is None else one.bytes / 1e6),
+    (Column("MB", "number"), lambda one: scaled(one.bytes, 1e6)),
     (Column("GB/s", "number"), lambda one: one.gb_per_s),
 ]
 COUNTERS: Columns[GpuCounters] = [
@@ -93,55 +91,55 @@ def activities(names: Names, stages: Sequence[StageDiagnosis]) -> Iterator[Block
         yield Table("activities", columns, rows, "Activities: share of the stage's time")
 
 
-def functions(names: Names, stages: Sequence[StageDiagnosis], *, every: bool = False) -> Iterator[Block]:
+def functions(names: Names, stages: Sequence[StageDiagnosis], *, every: bool = False) -> list[Block]:
     """Functions of each stage by self time."""
-    found = [
-        (stage.path, one)
-        for stage in stages
-        for one in (stage.functions if every else stage.functions[:TOP])
-        if every or one.self_share >= SHOWN
-    ]
-    yield from _table(
-        names, "functions", "Functions: share of the stage's sampled time, waits included", FUNCTIONS, found
-    )
+
+    def shown(stage: StageDiagnosis) -> Sequence[FunctionShare]:
+        return stage.functions if every else [one for one in stage.functions[:TOP] if one.self_share >= SHOWN]
+
+    note = "Functions: share of the stage's sampled time, waits included"
+    return _table(names, stages, "functions", note, FUNCTIONS, shown)
 
 
-def kernels(names: Names, stages: Sequence[StageDiagnosis]) -> Iterator[Block]:
+def kernels(names: Names, stages: Sequence[StageDiagnosis]) -> list[Block]:
     """Kernels by time."""
-    found = [(stage.path, one) for stage in stages for one in stage.kernels]
-    yield from _table(names, "kernels", "Kernels: launches and ms per batch", KERNELS, found)
+    return _table(names, stages, "kernels", "Kernels: launches and ms per batch", KERNELS, lambda one: one.kernels)
 
 
-def copies(names: Names, stages: Sequence[StageDiagnosis]) -> Iterator[Block]:
+def copies(names: Names, stages: Sequence[StageDiagnosis]) -> list[Block]:
     """Copies by direction and kind of memory."""
-    found = [(stage.path, one) for stage in stages for one in stage.copies]
-    yield from _table(names, "copies", "Copies: number, ms and size per batch", COPIES, found)
+    return _table(names, stages, "copies", "Copies: number, ms and size per batch", COPIES, lambda one: one.copies)
 
 
-def counters(names: Names, stages: Sequence[StageDiagnosis]) -> Iterator[Block]:
+def counters(names: Names, stages: Sequence[StageDiagnosis]) -> list[Block]:
     """GPU counters and roofline."""
-    found = [(stage.path, one) for stage in stages for one in stage.counters]
+
+    def points(stage: StageDiagnosis) -> Sequence[RooflinePoint]:
+        return stage.limits.roofline if stage.limits else ()
+
     note = "GPU counters: share of the peak while the stage's operations ran"
-    yield from _table(names, "GPU counters", note, COUNTERS, found)
-    points = [(stage.path, one) for stage in stages if stage.limits is not None for one in stage.limits.roofline]
-    note = "Roofline: the roof is the peak of the tensor cores or of the memory, at this FLOP/byte"
-    yield from _table(names, "roofline", note, ROOFLINES, points)
+    roof = "Roofline: the roof is the peak of the tensor cores or of the memory, at this FLOP/byte"
+    return [
+        *_table(names, stages, "GPU counters", note, COUNTERS, lambda one: one.counters),
+        *_table(names, stages, "roofline", roof, ROOFLINES, points),
+    ]
 
 
 def _table(
-    names: Names, name: str, note: str, columns: Columns[Entry], found: Sequence[tuple[Path, Entry]]
-) -> Iterator[Block]:
+    names: Names,
+    stages: Sequence[StageDiagnosis],
+    name: str,
+    note: str,
+    columns: Columns[Entry],
+    entries_of: Callable[[StageDiagnosis], Sequence[Entry]],
+) -> list[Block]:
     """Table without empty columns that names each stage once; nothing without rows."""
-    if not found:
-        return
-    known = [(column, cell) for column, cell in columns if any(cell(one) is not None for _, one in found)]
-    made = table_of(name, known, (one for _, one in found), note)
-    paths = [path for path, _ in found]
+    entries = [one for stage in stages for one in entries_of(stage)]
+    known = [(column, cell) for column, cell in columns if any(cell(one) is not None for one in entries)]
     firsts = [
-        shortened(names[path]) if path != before else "" for path, before in zip(paths, [None, *paths], strict=False)
+        "" if place else shortened(names[stage.path]) for stage in stages for place, _ in enumerate(entries_of(stage))
     ]
-    rows = [[first, *row] for first, row in zip(firsts, made.rows, strict=True)]
-    yield replace(made, columns=[Column("stage"), *made.columns], rows=rows)
+    return [table_of(name, known, entries, note, firsts)] if entries else []
 
 
 def _shape(values: tuple[int, int, int] | None) -> str | None:
@@ -171,19 +169,14 @@ def gpu_limits(limits: GpuLimits | None) -> Iterator[Block]:
 
 def profiling(diagnoses: Mapping[str, Diagnosis]) -> list[Block]:
     """Note on the slowdown of the profiling pass, and on its mark."""
-    stages = [stage for diagnosis in diagnoses.values() for stage in diagnosis.stages]
-    slowdowns = [round(stage.slowdown, 2) for stage in stages if stage.slowdown is not None]
+    stages = [(process, stage) for process, diagnosis in diagnoses.items() for stage in diagnosis.stages]
+    slowdowns = [round(stage.slowdown, 2) for _, stage in stages if stage.slowdown is not None]
     if not slowdowns:
         return []
     low, high = min(slowdowns), max(slowdowns)
     factor = significant(low) if low == high else interval(low, high, "number")
     shown = {(one.process, one.path) for one in agreement(diagnoses)}
-    is_marked = any(
-        stage.is_changed and (process, stage.path) in shown
-        for process, diagnosis in diagnoses.items()
-        for stage in diagnosis.stages
-    )
+    is_marked = any(stage.is_changed and (process, stage.path) in shown for process, stage in stages)
     mark = " *: its share of the batch differed." if is_marked else ""
-    return [
-        Paragraph(f"Causes are from the profiling pass, in which stages took {factor} times as long.{mark}", "note")
-    ]
+    text = f"Causes are from the profiling pass, in which stages took {factor} times as long.{mark}"
+    return [Paragraph(text, "note")]

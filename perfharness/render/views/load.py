@@ -18,7 +18,6 @@ from perfharness.model.load import (
     MemoryTrend,
     PhaseResult,
     StepVerdict,
-    Sustained,
 )
 from perfharness.model.telemetry import SampleLog
 from perfharness.render.blocks import (
@@ -34,14 +33,12 @@ from perfharness.render.blocks import (
     Paragraph,
     Section,
     Table,
+    facts,
+    filled,
+    omitted,
     table_of,
 )
-from perfharness.render.charts.load import (
-    bins_picture,
-    over_time_picture,
-    rate_text,
-    rates_picture,
-)
+from perfharness.render.charts.load import bins_picture, over_time_picture, rate_text, rates_picture
 from perfharness.render.numbers import change, interval, milliseconds, percent, significant
 from perfharness.render.text import percentile_label
 from perfharness.runs.report.model import LoadReport
@@ -78,14 +75,13 @@ ABOUT = (
 def load_view(load: LoadReport) -> list[Block]:
     """Summary, tables and errors."""
     result = load.result
-    blocks: list[Block] = [
+    return [
         Paragraph(f"{result.target.name}: {_status(result)}"),
         Items(load_sentences(load), numbered=True),
         *_tables(result),
+        *_changes(result),
+        *_errors(result),
     ]
-    if result.sustained is not None:
-        blocks.append(_sustained(result.sustained))
-    return [*blocks, *_errors(result)]
 
 
 def load_sections(load: LoadReport, number: int, log: SampleLog | None) -> list[Section]:
@@ -95,7 +91,7 @@ def load_sections(load: LoadReport, number: int, log: SampleLog | None) -> list[
         number: index of the run on the page.
         log: telemetry, or None if not sampled.
     """
-    result, errors = load.result, list(_errors(load.result))
+    result = load.result
     picture = rates_picture(f"load_rates_{number}", result)
     blocks: list[Block] = [
         *([] if result.status == "ok" else [Paragraph(f"The load ended early: {_status(result)}.", "warning")]),
@@ -104,13 +100,13 @@ def load_sections(load: LoadReport, number: int, log: SampleLog | None) -> list[
     ]
     below = [
         Section("Load over time", [Chart(over_time_picture(f"load_{number}", load, log))]),
-        *([Section("Errors", errors)] if errors else []),
-        *([] if picture is None else [Section("Latency over rate", [Chart(picture)])]),
-        *_distributions(load, number),
-        *([] if result.sustained is None else [Section("Changes over the run", [_sustained(result.sustained)])]),
+        Section("Errors", list(_errors(result))),
+        Section("Latency over rate", [] if picture is None else [Chart(picture)]),
+        Section("Distribution of the latency", _distributions(load, number)),
+        Section("Changes over the run", list(_changes(result))),
         Section("Load profile", [_profile(result)]),
     ]
-    return [Section("Under load", blocks, below)]
+    return [Section("Under load", blocks, filled(below))]
 
 
 # ---- summary ----
@@ -144,15 +140,7 @@ def load_sentences(load: LoadReport) -> list[str]:
     phase = _main(load)
     if phase is None:
         return ["Nothing was measured: the load ended before a measured phase began."]
-    result, rate = load.result, _highest_rate(load.result)
-    sentences = [_against_objective(result, phase), _where(load, phase)]
-    if rate is None:
-        return sentences
-    missed = [one for one in result.phases if phase_verdict(result, one) == "misses"]
-    but = [
-        f"; not met at {_per_second(one.asked_rate)} ({_per_second(one.achieved_rate)} answered)" for one in missed[:1]
-    ]
-    return [f"Highest rate that met the objective: {rate}{''.join(but)}.", *sentences]
+    return [*_highest_rate(load.result), _against_objective(load.result, phase), _where(load, phase)]
 
 
 def _main(load: LoadReport) -> PhaseResult | None:
@@ -179,10 +167,9 @@ def _too_many_failed(result: LoadResult, phase: PhaseResult) -> str:
     """Clause for errors above the objective's limit; latencies are of the other requests."""
     limit = None if result.objective is None else result.objective.max_error_rate
     failed = sum(phase.errors.values())
-    ended = phase.ok + failed
-    if limit is None or failed <= limit * ended:
+    if limit is None or failed <= limit * (phase.ok + failed):
         return ""
-    return f"; {percent(failed / ended, 2)} of the requests failed (limit: {percent(limit, 2)})"
+    return f"; {percent(failed / (phase.ok + failed), 2)} of the requests failed (limit: {percent(limit, 2)})"
 
 
 def _where(load: LoadReport, phase: PhaseResult) -> str:
@@ -297,7 +284,6 @@ def _times(result: LoadResult) -> Table:
 
 
 def _intervals(result: LoadResult) -> Iterator[Block]:
-    """Intervals of the latency, and reasons for missing figures."""
     rows: list[list[Cell]] = []
     missing: dict[str, list[str]] = {}
     lacks_intervals = False
@@ -327,7 +313,6 @@ def _intervals(result: LoadResult) -> Iterator[Block]:
 
 
 def _statistics(times: Callable[[Entry], LoadTimes]) -> list[tuple[Column, Callable[[Entry], Cell]]]:
-    """Columns of a time's statistics."""
 
     def cell(name: str) -> Callable[[Entry], Cell]:
         return lambda entry: getattr(times(entry), name).value
@@ -339,13 +324,19 @@ def _name(phase: PhaseResult) -> str:
     return f"{phase.name} (excluded)" if phase.is_warmup else phase.name
 
 
-def _highest_rate(result: LoadResult) -> str | None:
-    """Highest rate that met the objective, or None without an objective or several rates."""
+def _highest_rate(result: LoadResult) -> Iterator[str]:
+    """Sentence on the highest rate that met the objective, and the first that did not; of several rates only."""
     rates = {phase.asked_rate for phase in result.phases if phase.asked_rate is not None and not phase.is_warmup}
     if result.objective is None or len(rates) < 2:
-        return None
-    met = [phase.asked_rate for phase in result.phases if phase.asked_rate and phase_verdict(result, phase) == "meets"]
-    return _per_second(max(met)) if met else "none"
+        return
+    judged = [(phase, phase_verdict(result, phase)) for phase in result.phases]
+    met = [phase.asked_rate for phase, verdict in judged if phase.asked_rate and verdict == "meets"]
+    but = [
+        f"; not met at {_per_second(phase.asked_rate)} ({_per_second(phase.achieved_rate)} answered)"
+        for phase, verdict in judged
+        if verdict == "misses"
+    ]
+    yield f"Highest rate that met the objective: {_per_second(max(met)) if met else 'none'}{''.join(but[:1])}."
 
 
 # ---- errors, changes, profile ----
@@ -373,29 +364,22 @@ def _message(result: LoadResult, error: ErrorKind) -> str:
     return f"still open when {when} ended; {never} not sent because no worker was free"
 
 
-def _sustained(sustained: Sustained) -> Table:
-    columns = [
-        Column("what"),
-        Column("verdict"),
-        Column("first", "number"),
-        Column("last", "number"),
-        Column("change"),
-        Column("95 %", drop=1),
-        Column("remark"),
-    ]
-    throughput = [] if sustained.throughput is None else [sustained.throughput]
-    queue = {True: "grows", False: "does not grow", None: "cannot-tell"}[sustained.queue_grows]
+def _changes(result: LoadResult) -> Iterator[Table]:
+    """Changes of memory, latency, throughput, errors, queue and GPUs over the longest phase."""
+    if (found := result.sustained) is None:
+        return
+    number = [Column(one, "number") for one in ("first", "last")]
+    columns = [Column("what"), Column("verdict"), *number, Column("change"), Column("95 %", drop=1), Column("remark")]
+    throughput = [] if found.throughput is None else [found.throughput]
+    queue = {True: "grows", False: "does not grow", None: "cannot-tell"}[found.queue_grows]
     rows: list[list[Cell]] = [
-        *map(_memory_row, sustained.memory),
-        *map(_drift_row, [*sustained.latency, *throughput, *sustained.errors]),
+        *map(_memory_row, found.memory),
+        *map(_drift_row, [*found.latency, *throughput, *found.errors]),
         ["queue of the requests", queue, "", "", "", "", ""],
-        *(row for clock in sustained.clocks for row in _gpu_rows(clock)),
+        *(row for clock in found.clocks for row in _gpu_rows(clock)),
     ]
-    note = (
-        f"Last third of {sustained.phase} ({sustained.duration_s:,.0f} s) compared with the first; memory: after the "
-        "first third."
-    )
-    return Table("load changes", columns, rows, note)
+    of = f"Last third of {found.phase} ({found.duration_s:,.0f} s) compared with the first"
+    yield Table("load changes", columns, rows, f"{of}; memory: after the first third.")
 
 
 def _memory_row(one: MemoryTrend) -> list[Cell]:
@@ -415,7 +399,6 @@ def _drift_row(one: Drift) -> list[Cell]:
 
 
 def _gpu_rows(one: ClockChange) -> Iterator[list[Cell]]:
-    """Rows of a GPU: clock, temperature, power and utilization."""
     drop = None if one.drop_percent is None else f"{-one.drop_percent:+.1f} %"
     throttled = ", ".join(f"{reason} {seconds:.1f} s" for reason, seconds in (one.throttled_s or {}).items() if seconds)
     verdict = f"throttled: {throttled}" if throttled else "not throttled"
@@ -431,29 +414,25 @@ def _gpu_rows(one: ClockChange) -> Iterator[list[Cell]]:
         yield [f"{one.gpu}, means", "", "", "", "", "", ", ".join(known)]
 
 
-def _distributions(load: LoadReport, number: int) -> Iterator[Section]:
+def _distributions(load: LoadReport, number: int) -> list[Block]:
     warmups = {one.name for one in load.result.phases if one.is_warmup}
     shown = [one for one in load.bins if one.phase not in warmups]
     objective = None if load.result.objective is None else load.result.objective.latency_ms
-    blocks: list[Block] = [
-        Chart(bins_picture(f"load_bins_{number}_{place}", one, objective), small=True)
-        for place, one in enumerate(shown[:MAX_BINS])
+    pictures = [
+        bins_picture(f"load_bins_{number}_{place}", one, objective) for place, one in enumerate(shown[:MAX_BINS])
     ]
-    if len(shown) > MAX_BINS:
-        blocks.append(Paragraph(f"{len(shown) - MAX_BINS} more phases have no chart.", "note"))
-    if blocks:
-        yield Section("Distribution of the latency", blocks)
+    charts = [Chart(picture, small=True) for picture in pictures]
+    return [*charts, *omitted(len(shown) - MAX_BINS, "more phases have no chart.")]
 
 
 def _profile(result: LoadResult) -> Table:
     objective, phases = result.objective, result.profile.get("phases", [])
-    rows: list[list[Cell]] = [
-        ["target", f"{result.target.name} ({result.target.kind})"],
-        ["processes", str(result.target.processes)],
-    ]
-    if objective is not None:
-        rows.append(["objective", f"p{objective.percentile:g} below {milliseconds(objective.latency_ms)}"])
     settings = {name: value for name, value in result.profile.items() if name not in ("phases", "objective")}
     settings |= {f"phase {place}": phase for place, phase in enumerate(phases, 1)}
-    rows += [[name, json.dumps(value, ensure_ascii=False)] for name, value in settings.items()]
-    return Table("load profile", [Column("setting"), Column("value")], rows)
+    rows = {
+        "target": f"{result.target.name} ({result.target.kind})",
+        "processes": str(result.target.processes),
+        "objective": objective and f"p{objective.percentile:g} below {milliseconds(objective.latency_ms)}",
+        **{name: json.dumps(value, ensure_ascii=False) for name, value in settings.items()},
+    }
+    return facts("load profile", [[name, text] for name, text in rows.items() if text], "setting")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from perfharness.analysis.metrics.results import GpuMetrics, MetricFigures, RunMetrics
 from perfharness.render.blocks import Block, Cell, Column, Paragraph, Table
-from perfharness.render.numbers import number, percent, significant, size
+from perfharness.render.numbers import number, percent, scaled, significant, size
 
 MIB = float(1 << 20)
 POWER = ("power_sample_w", "power_instant_w", "power_average_w")
@@ -21,7 +21,7 @@ FIGURES = (
 )
 """Metrics of a GPU in the table; others are in benchmark_mean.json."""
 
-UNITS = {"w": "W", "percent": "%", "mhz": "MHz", "c": "°C", "mj": "mJ"}
+UNITS = {"bytes": "MiB", "w": "W", "percent": "%", "mhz": "MHz", "c": "°C", "mj": "mJ"}
 
 
 def machine_view(metrics: RunMetrics | None) -> list[Block]:
@@ -35,14 +35,15 @@ def _line(gpu: GpuMetrics) -> str:
 
 
 def _parts(gpu: GpuMetrics) -> Iterator[str]:
-    power = next((gpu.figures[name] for name in POWER if _is_known(gpu.figures.get(name))), None)
+    known = {name: found for name, found in gpu.figures.items() if found.mean is not None}
+    power = next((known[name] for name in POWER if name in known), None)
     if power is not None:
         yield f"{number(power.mean, 'count')} W (up to {number(power.max, 'count')})"
     if gpu.busy_share is not None:
         yield f"busy {percent(gpu.busy_share)}"
     for name, unit in (("sm_clock_mhz", "MHz"), ("temperature_c", "°C")):
-        if _is_known(found := gpu.figures.get(name)) and found is not None:
-            yield f"{number(found.mean, 'count')} {unit}"
+        if name in known:
+            yield f"{number(known[name].mean, 'count')} {unit}"
     memory = gpu.figures.get("memory_used_bytes")
     if memory is not None and memory.max is not None:
         yield f"memory up to {size(memory.max)}"
@@ -70,21 +71,13 @@ def _metrics(name: str, figures: dict[str, MetricFigures], note: str) -> list[Bl
         *(Column(one, "number") for one in ("mean", "min", "p50", "p95", "max")),
         Column("readings", "count", "updates of the source"),
     ]
-    rows = [_metric_row(metric, found) for metric, found in figures.items() if _is_known(found)]
+    rows = [_metric_row(metric, found) for metric, found in figures.items() if found.mean is not None]
     return [Table(name, columns, rows, note)] if rows else []
-
-
-def _is_known(found: MetricFigures | None) -> bool:
-    return found is not None and found.mean is not None
 
 
 def _metric_row(name: str, found: MetricFigures) -> list[Cell]:
     stem, _, unit = name.rpartition("_")
-    scale, label = 1.0, name
-    if unit == "bytes":
-        scale, label = 1 / MIB, f"{stem} (MiB)"
-    elif unit in UNITS:
-        label = f"{stem} ({UNITS[unit]})"
+    label = f"{stem} ({UNITS[unit]})" if unit in UNITS else name
     values = (found.mean, found.min, found.p50, found.p95, found.max)
-    scaled = [None if value is None else value * scale for value in values]
-    return [label.replace("_", " "), *scaled, found.new_readings]
+    shown = [scaled(value, MIB if unit == "bytes" else 1.0) for value in values]
+    return [label.replace("_", " "), *shown, found.new_readings]

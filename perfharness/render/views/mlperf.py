@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfharness.model.mlperf import MlperfMetric, MlperfResult
-from perfharness.render.blocks import Block, Cell, Column, Details, Figure, Items, Paragraph, Section, Table
+from perfharness.render.blocks import Block, Cell, Column, Details, Figure, Items, Paragraph, Section, Table, facts
 from perfharness.render.numbers import milliseconds, significant
 from perfharness.runs.comparison.load_tests import loadgen_verdict
 
@@ -31,8 +31,7 @@ def mlperf_section(result: MlperfResult) -> Section:
         *((f"asked: {name}", value) for name, value in result.asked.items()),
         *((f"log {name}", place) for name, place in result.logs.items()),
     ]
-    columns = [Column("setting"), Column("value")]
-    table = Table("mlperf settings", columns, [[name, str(value)] for name, value in settings])
+    table = facts("mlperf settings", [[name, str(value)] for name, value in settings], "setting")
     return Section("MLPerf LoadGen", [*blocks, Details("LoadGen's settings and logs", [table])])
 
 

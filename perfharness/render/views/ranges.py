@@ -7,7 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from perfharness.model.units import NS_PER_MS
-from perfharness.render.blocks import Block, Cell, Column, Columns, table_of
+from perfharness.render.blocks import Block, Column, Columns, table_of
+from perfharness.render.numbers import scaled
 from perfharness.render.views.names import INDENT
 
 MAX_INDENT = 40
@@ -18,10 +19,10 @@ RANGES: Columns[dict[str, Any]] = [
     (Column("range"), lambda row: INDENT * min(row["level"], MAX_INDENT) + _name(row)),
     (Column("pid", drop=5), lambda row: str(row["pid"])),
     (Column("tid", drop=6), lambda row: str(row["tid"])),
-    (Column("start ms", "ms", drop=4), lambda row: _ms(row["start_ns"])),
-    (Column("wall ms", "ms"), lambda row: _ms(row["duration_ns"])),
-    (Column("GPU ms", "ms", drop=1), lambda row: _ms(row["gpu_duration_ns"])),
-    (Column("busy ms", "ms", drop=2), lambda row: _ms(row["gpu_busy_ns"])),
+    (Column("start ms", "ms", drop=4), lambda row: scaled(row["start_ns"], NS_PER_MS)),
+    (Column("wall ms", "ms"), lambda row: scaled(row["duration_ns"], NS_PER_MS)),
+    (Column("GPU ms", "ms", drop=1), lambda row: scaled(row["gpu_duration_ns"], NS_PER_MS)),
+    (Column("busy ms", "ms", drop=2), lambda row: scaled(row["gpu_busy_ns"], NS_PER_MS)),
     (Column("GPU ops", "count", drop=3), lambda row: row["gpu_op_count"]),
     (Column("payload", drop=7), lambda row: "" if row["payload"] is None else str(row["payload"])),
 ]
@@ -35,7 +36,3 @@ def ranges_view(table: pa.Table) -> list[Block]:
 
 def _name(row: dict[str, Any]) -> str:
     return f"{row['domain']}:{row['name']}" if row["domain"] else str(row["name"])
-
-
-def _ms(value: int | None) -> Cell:
-    return None if value is None else value / NS_PER_MS

@@ -56,14 +56,12 @@ def ranks_view(ranks: RunRanks) -> list[Block]:
     return [block for group in ranks.groups for block in _group(group)]
 
 
-def ranks_section(ranks: RunRanks | None, number: int) -> Section | None:
+def ranks_section(ranks: RunRanks | None, number: int) -> Section:
     """Tables, charts and the collectives of each stage, for a page."""
-    if ranks is None:
-        return None
     from perfharness.render.charts.report import ranks_picture  # slow to import
 
     parts = []
-    for place, group in enumerate(ranks.groups):
+    for place, group in enumerate(ranks.groups if ranks else ()):
         blocks = list(_group(group))
         if group.ranks:
             blocks.append(Chart(ranks_picture(f"ranks_{number}_{place}", group.ranks[:MAX_RANKS])))

@@ -84,7 +84,6 @@ def _agreements(tree: Tree) -> Iterator[StageAgreement]:
 
 
 def _captured(tree: Tree) -> Iterator[Block]:
-    """Notes on recorded batches that were not measured."""
     for finding in tree.get("meta", {}).get("findings", ()):
         if finding["code"] == CAPTURED and finding["severity"] == Severity.NOTE:
             process = f"{finding['process']}: " if finding["process"] else ""

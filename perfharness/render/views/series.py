@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from perfharness.model.result import path_of
-from perfharness.render.blocks import Block, Cell, Chart, Column, Figure, Figures, Items, Paragraph, Section, Table
+from perfharness.render.blocks import (
+    Block,
+    Cell,
+    Chart,
+    Column,
+    Figure,
+    Figures,
+    Items,
+    Paragraph,
+    Section,
+    Table,
+    omitted,
+)
 from perfharness.render.charts.scaling import scaling_picture
 from perfharness.render.numbers import milliseconds, ms, number, with_half
 from perfharness.render.views.findings import finding_sentence
@@ -103,8 +115,7 @@ def mean_text(one: Summary | None) -> Cell:
 
 
 def _repeat(series: Series) -> Iterator[Block]:
-    for label in series.summary:
-        yield from _means(series, label)
+    return (block for label in series.summary for block in _means(series, label))
 
 
 def _means(series: Series, label: str) -> Iterator[Block]:
@@ -118,28 +129,23 @@ def _means(series: Series, label: str) -> Iterator[Block]:
     cells = {path: [mean_text(metrics.get(metric)) for metric in columns] for path, metrics in stages.items()}
     name = f"{label}: " if len(series.summary) > 1 else ""
     spread = f"{count} launches ± half of the 95 % interval" if count > 1 else "1 launch (no interval)"
-    of = f"{name}mean of {spread}"
-    yield from _stages("launches", list(columns.values()), cells, f"ms per batch, without warm-up: {of}")
+    note = f"ms per batch, without warm-up: {name}mean of {spread}"
+    yield from _stages("launches", list(columns.values()), cells, note)
     rate = summary.get(WHOLE, {}).get("items_per_second")
     if rate is None or rate.mean is None:
-        reason = "no launch measured it" if rate is None else rate.reason
-        yield Paragraph(f"Throughput not measured: {reason}.")
+        yield Paragraph(f"Throughput not measured: {rate.reason if rate else 'no launch measured it'}.")
     else:
-        is_one = rate.low is None or rate.high is None
-        mean = number(rate.mean) if is_one else mean_text(rate)
+        mean = number(rate.mean) if rate.low is None or rate.high is None else mean_text(rate)
         yield Figures([Figure("Throughput", f"{mean} items/s")])
 
 
 def _stages(name: str, columns: Sequence[Column], cells: Mapping[str, Sequence[Cell]], note: str) -> Iterator[Block]:
-    """Table with one row per stage."""
     shown = list(cells)[:MAX_STAGES]
-    if not shown:
-        return
     names = row_names([path_of(path) for path in shown])
     rows = [[name, *cells[path]] for name, path in zip(names, shown, strict=True)]
-    yield Table(name, [Column("stage"), *columns], rows, note)
-    if len(cells) > MAX_STAGES:
-        yield Paragraph(f"{len(cells) - MAX_STAGES} more stages are in series.json.", "note")
+    if rows:
+        yield Table(name, [Column("stage"), *columns], rows, note)
+    yield from omitted(len(cells) - MAX_STAGES, "more stages are in series.json.")
 
 
 def _processes(series: Series) -> Iterator[Block]:
@@ -206,7 +212,6 @@ def _overhead(series: Series) -> Iterator[Block]:
 
 
 def _added(one: Overhead | None) -> list[Cell]:
-    """Overhead and its interval."""
     if one is None or one.overhead is None:
         return [None, None]
     interval = None if one.low is None else f"{percent(one.low)} to {percent(one.high)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import replace
 from operator import attrgetter
 
 import numpy as np
@@ -86,10 +85,7 @@ def _known(columns: Columns[Entry], entries: Sequence[Entry], *, has_gpu: bool) 
 
 
 def _named(name: str, columns: Columns[Entry], entries: Mapping[Path, Entry], note: str, first: str = "stage") -> Table:
-    """Table with a first column of stage or range names."""
-    made = table_of(name, columns, entries.values(), note)
-    rows = [[stage, *row] for stage, row in zip(row_names(list(entries)), made.rows, strict=True)]
-    return Table(name, [Column(first), *made.columns], rows, note)
+    return table_of(name, columns, entries.values(), note, row_names(list(entries)), first)
 
 
 def stages_view(
@@ -116,12 +112,8 @@ def stages_view(
     of_gpu = " (GPU: projected, busy: union of operations)" if any(_is_of_gpu(one) for one, _ in columns) else ""
     if limits:
         columns.append((Column("limited by"), lambda line: limits.get(line.path)))
-    in_some = (
-        "; stage times are means over the batches that contain the stage"
-        if len({one.batches for one in shown}) > 1
-        else ""
-    )
-    note = f"ms per batch, without warm-up{of_gpu}{in_some}"
+    in_some = "; stage times are means over the batches that contain the stage"
+    note = f"ms per batch, without warm-up{of_gpu}{in_some * (len({one.batches for one in shown}) > 1)}"
     blocks: list[Block] = [_named("stages", columns, {line.path: line for line in shown}, note)]
     if rest > 0:
         blocks.append(Paragraph(f"{rest} more stages are in the JSON files."))
@@ -144,21 +136,20 @@ def _in_one_row(lines: list[StageLine]) -> list[StageLine]:
     rare = [line for line in lines if line.has_id]
     if not rare:
         return lines
-    first = rare[0]
-    one = replace(
-        first,
+    first, shares = rare[0], [line.cpu_share or 0.0 for line in rare]
+    joined = StageLine(
         path=(*first.path[:-1], f"{len(rare)} stages that occur in one batch each"),
+        is_batch=False,
+        batches=first.batches,
         cpu=summarise(np.empty(0)),
         gpu=None,
         gpu_busy=None,
         cpu_per_item=None,
         gpu_per_item=None,
         gpu_busy_per_item=None,
-        cpu_share=sum(line.cpu_share or 0.0 for line in rare) if first.cpu_share is not None else None,
-        gpu_busy_share=None,
+        cpu_share=None if first.cpu_share is None else sum(shares),
     )
-    left_out = {line.path for line in rare[1:]}
-    return [one if line is first else line for line in lines if line.path not in left_out]
+    return [joined if line is first else line for line in lines if line is first or not line.has_id]
 
 
 def latency_table(lines: Sequence[StageLine]) -> list[Block]:
@@ -196,11 +187,9 @@ def sums_view(ranges: Sequence[RangeSum], *, has_gpu: bool) -> list[Block]:
         return []
     shown = {one.path: one for one in ranges[:MAX_RANGES]}
     note = "ms per range, all processes together, with warm-up"
-    columns = _known(RANGES, ranges, has_gpu=has_gpu)
-    blocks: list[Block] = [_named("ranges", columns, shown, note, "range")]
+    blocks: list[Block] = [_named("ranges", _known(RANGES, ranges, has_gpu=has_gpu), shown, note, "range")]
     if len(ranges) > MAX_RANGES:
-        more = f"{len(ranges) - MAX_RANGES} more ranges: perfharness export --table ranges"
-        blocks.append(Paragraph(more))
+        blocks.append(Paragraph(f"{len(ranges) - MAX_RANGES} more ranges: perfharness export --table ranges"))
     return blocks
 
 

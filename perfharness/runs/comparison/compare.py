@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from math import log
 from pathlib import Path
@@ -25,8 +25,8 @@ from perfharness.errors import ResultError, UsageError
 from perfharness.model.result import Path as StagePath
 from perfharness.model.result import path_text
 from perfharness.runs.comparison.conclusion import conclude
-from perfharness.runs.comparison.launches import VALIDITY, values_of
-from perfharness.runs.comparison.limits import Limit, LimitResult, judge_limit, parse_limit
+from perfharness.runs.comparison.launches import VALIDITY, LaunchFigures, paths_of, values_of
+from perfharness.runs.comparison.limits import judge_limit, parse_limit
 from perfharness.runs.comparison.match import CompareOptions, MatchedPair, MatchedSides, match_sides
 from perfharness.runs.comparison.remarks import (
     accuracy_remarks,
@@ -91,9 +91,7 @@ def compare_sides(
 ) -> Comparison:
     """Compare each version with the base, with verdicts corrected for the rows of all versions.
 
-    Raises:
-        UsageError: an option names something that does not exist.
-        ResultError: a side has no usable launch.
+    Raises `UsageError` if an option names something that does not exist, `ResultError` without usable launches.
     """
     for side in (base, *others):
         if not side.used:
@@ -111,14 +109,12 @@ def compare_sides(
         rows_tested=sum(judgement.p_different is not None for judgement in judgements),
         base=_side_record(base),
         versions=[_version(one, found, options.rule) for one, found in zip(matched, of_versions, strict=True)],
-        limits=[_judged_limit(limit, version) for version in matched for limit in options.limits],
+        limits=[
+            judge_limit(limit, base.used, one.new.used, one.new.name, one.base_path, _why_not_comparable(one))
+            for one in matched
+            for limit in options.limits
+        ],
     )
-
-
-def _judged_limit(limit: Limit, matched: MatchedSides) -> LimitResult:
-    base, new = matched.base, matched.new
-    why = _why_not_comparable(matched) if matched.deciding else None
-    return judge_limit(limit, base.used, new.used, new.name, matched.base_path, why)
 
 
 def _side_record(side: SideInput) -> ComparedSide:
@@ -149,10 +145,7 @@ def _version(matched: MatchedSides, judgements: Sequence[Judgement | None], rule
         differences=matched.differences,
         rows=rows,
         not_compared=matched.not_compared,
-        unmatched=[
-            *(_unmatched("base", path, matched.base) for path in matched.only_in_base),
-            *(_unmatched("new", path, matched.new) for path in matched.only_in_new),
-        ],
+        unmatched=list(_unmatched(matched)),
         machine_ratio=machine_ratio,
         advice=[] if matched.deciding else list(graded_advice(matched, rows)),
         remarks=[
@@ -165,11 +158,17 @@ def _version(matched: MatchedSides, judgements: Sequence[Judgement | None], rule
     )
 
 
-def _unmatched(side: Literal["base", "new"], path: StagePath, launches: SideInput) -> UnmatchedStage:
-    cpu_ms, gpu_ms = (
-        geometric_mean(np.asarray(values_of(launches.used, Figure(path, time)))) for time in ("cpu_time", "gpu_time")
-    )
-    return UnmatchedStage(side=side, stage=path_text(path), cpu_ms=cpu_ms, gpu_ms=gpu_ms)
+def _unmatched(matched: MatchedSides) -> Iterator[UnmatchedStage]:
+    """Stages of one side only."""
+    base, new, new_path = matched.base.used, matched.new.used, matched.new_path
+    there, known = set(paths_of(new)), set(new_path.values())
+    found: list[tuple[Literal["base", "new"], Sequence[LaunchFigures], StagePath]] = [
+        *(("base", base, path) for path, now in new_path.items() if now not in there),
+        *(("new", new, path) for path in paths_of(new) if path not in known),
+    ]
+    for side, launches, path in found:
+        cpu, gpu = (np.asarray(values_of(launches, Figure(path, time))) for time in ("cpu_time", "gpu_time"))
+        yield UnmatchedStage(side=side, stage=path_text(path), cpu_ms=geometric_mean(cpu), gpu_ms=geometric_mean(gpu))
 
 
 # ---- rows ----
@@ -232,6 +231,7 @@ def _may_be_the_machine(verdict: Verdict, ratio: float | None, machine_ratio: fl
 
 
 def _why_not_comparable(matched: MatchedSides) -> str:
+    """Differences that prevent the comparison; empty without any."""
     names = [one.name for one in matched.deciding if one.name != VALIDITY]
     reasons = [f"different: {', '.join(names)}"] if names else []
     if any(one.name == VALIDITY for one in matched.deciding):

@@ -21,9 +21,6 @@ FACTOR = 10
 WIDE = 3
 """Ratio of the ends of an interval that is too wide to print."""
 
-NAMED = 2
-"""Number of figures to name."""
-
 NARROW = 1.1
 """Ratio of the ends of an interval that needs no more launches."""
 
@@ -92,7 +89,7 @@ def _proven(name: str, lead: ComparedRow, proven: Sequence[ComparedRow], judged:
     against = [figure_name(row, judged) for row in proven if row.verdict != most.verdict]
     if against:
         other = "slower" if most.verdict == "faster" else "faster"
-        return f"{sentence}; {listed(against, NAMED)} became {other}."
+        return f"{sentence}; {listed(against, most=2)} became {other}."
     if not is_rate and len(proven) > 1:
         return f"{sentence}; {len(proven)} of {len(judged)} figures are {most.verdict}."
     return f"{sentence}."

@@ -44,9 +44,9 @@ class LaunchFigures:
 
     folder: Path
     run_id: str
-    created: str | None
-    problem: str | None
     figures: Mapping[Figure, Value]
+    created: str | None = None
+    problem: str | None = None
     environment: Mapping[str, str | None] = field(default_factory=dict)
     start_unix_ns: int | None = None
     errors: tuple[str, ...] = ()
@@ -89,9 +89,7 @@ def paths_of(launches: Sequence[LaunchFigures]) -> list[StagePath]:
 def read_launches(located: Located, read_as: ReadAs = AS_LAUNCHED) -> list[LaunchFigures]:
     """Read the launches of a run, a process, a series of equal launches, or a trace.
 
-    Raises:
-        ResultError, TraceError: a launch cannot be read.
-        UsageError: `read_as` is given for a run.
+    Raises `ResultError`, `TraceError`, or `UsageError` if `read_as` is given for a run.
     """
     if located.trace is not None:
         return [read_trace(located.trace, read_as)]
@@ -162,8 +160,6 @@ def read_trace(path: Path, read_as: ReadAs) -> LaunchFigures:
     launch = LaunchFigures(
         folder=path,
         run_id=f"trace {path.resolve()}",
-        created=None,
-        problem=None,
         figures=dict(figures_of_stages(stages)),
         environment={
             "gpu": f"1 x {meta.device_names[0]}" if len(meta.device_names) == 1 else None,
@@ -278,15 +274,11 @@ def environment_of(manifest: RunManifest, records: Sequence[ProcessRecord]) -> d
         "batches": "all" if manifest.capture_batches is None else f"{manifest.capture_batches} captured",
         "pass": "explaining" if manifest.explaining else "measured",
         "tracer version": manifest.tracer.version,
-        "driver": machine.driver,
-        "CUDA of the driver": machine.cuda_driver,
         "GPU instance": ", ".join(sorted(used)) or None,
+        **{name: getattr(machine, name) for name in ("driver", "kernel", "python", "perfharness", "nvtx")},
+        "CUDA of the driver": machine.cuda_driver,
         "host": machine.hostname,
         "operating system": machine.os,
-        "kernel": machine.kernel,
-        "python": machine.python,
-        "perfharness": machine.perfharness,
-        "nvtx": machine.nvtx,
         "CPU binding": manifest.cpu_bind,
         "telemetry": "sampled" if manifest.companions.get("telemetry") else "off",
         "script": Path(manifest.script).name,

@@ -143,13 +143,13 @@ def judge_limit(
     new: Sequence[LaunchFigures],
     version: str,
     base_path: Callable[[StagePath], StagePath] = lambda path: path,
-    not_comparable: str | None = None,
+    not_comparable: str = "",
 ) -> LimitResult:
     """Judge a limit by the mean over the launches of the new version. Raises `UsageError`.
 
     Args:
         base_path: path in the base of a stage of the new version.
-        not_comparable: why changes cannot be judged, except that of accuracy.
+        not_comparable: why changes cannot be judged, except that of accuracy; or empty.
     """
     figure = _figure_of(limit, new, version)
     value = _mean(new, figure)

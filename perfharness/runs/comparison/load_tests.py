@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 AGAIN = "run the load test again"
 NO_ANSWER = "no request was answered"
 OFFLINE_LATENCY = "Offline sends everything in one query"
-NONE_REPORTED = "LoadGen reported none"
-SHORT_DIGEST = 12
 
 SENT = ("method", "text", "max-tokens", "stream", "parameters")
 """Settings of a request that determine the work of the server."""
@@ -53,13 +51,9 @@ class LoadTest:
     """A load test.
 
     Attributes:
-        target: system under test, with secrets masked.
         load: short description, with a digest of settings that must be equal in a comparison.
         figures: of the longest measured phase, of kinds of errors, and of each phase.
-        arguments: settings of the target.
-        validity: LoadGen's verdict.
         of_no_concern: codes of findings of the run to ignore, because they are not about the target.
-        exit_code: exit code for the status of the load.
         problem: why the test is not usable in a comparison, or None.
         invalid: why LoadGen rejects the figures, or None.
     """
@@ -117,7 +111,7 @@ def _setting(name: str, value: object) -> str:
 
 
 def _digest(settings: Mapping[str, Any]) -> str:
-    return sha256(orjson.dumps(settings, option=orjson.OPT_SORT_KEYS)).hexdigest()[:SHORT_DIGEST]
+    return sha256(orjson.dumps(settings, option=orjson.OPT_SORT_KEYS)).hexdigest()[:12]
 
 
 def _of_whole(values: Mapping[str, Value]) -> dict[Figure, Value]:
@@ -282,7 +276,7 @@ def loadgen_values(result: MlperfResult) -> dict[str, Value]:
     found: dict[str, Value] = {}
 
     def add(name: str, value: float | None, reason: str | None, count: int | None = result.queries) -> None:
-        found[name] = Value(value, None if value is not None else reason or NONE_REPORTED, count=count)
+        found[name] = Value(value, None if value is not None else reason or "LoadGen reported none", count=count)
 
     if (metric := result.metric) is not None:
         is_latency = metric.unit == "ms"

@@ -29,9 +29,6 @@ from perfharness.runs.figures import BATCH_LATENCIES, LATENCY, LOAD_LATENCIES, F
 SAME_ITEMS = 0.02
 """Allowed relative difference in items per batch, because a last batch may not be full."""
 
-Places = Sequence[int] | None
-"""Position of each launch in the order of starts, or None if a start is unknown."""
-
 
 @dataclass(frozen=True)
 class CompareOptions:
@@ -39,7 +36,6 @@ class CompareOptions:
 
     Args:
         renamed: stages by their names in the base and in the new version (last names or paths).
-        allowed: names of differences to ignore.
         stages: stages to compare, by last name or path; empty for all and the run.
     """
 
@@ -63,11 +59,7 @@ class MatchedPair:
 
 @dataclass(frozen=True)
 class MatchedSides:
-    """The base and a version, with matched figures and differences.
-
-    Args:
-        new_path: path in the new version of each stage of the base, even if missing there.
-    """
+    """Figures and differences of both sides; `new_path` has all stages of the base, even if missing."""
 
     base: SideInput
     new: SideInput
@@ -81,18 +73,6 @@ class MatchedSides:
         """Path in the base of a stage of the new version; renamed stages take precedence."""
         found = [old for old, now in self.new_path.items() if now == path]
         return next((old for old in found if old != path), path)
-
-    @property
-    def only_in_base(self) -> list[StagePath]:
-        """Stages missing in the new version."""
-        there = set(paths_of(self.new.used))
-        return [path for path, now in self.new_path.items() if now not in there]
-
-    @property
-    def only_in_new(self) -> list[StagePath]:
-        """Stages missing in the base."""
-        known = set(self.new_path.values())
-        return [path for path in paths_of(self.new.used) if path not in known]
 
     def new_figure(self, figure: Figure) -> Figure:
         """Figure of the new version for a figure of the base."""
@@ -212,28 +192,26 @@ def _renamed(path: StagePath, renamed: Mapping[StagePath, StagePath]) -> StagePa
 # ---- the order of the launches ----
 
 
-def _places_of(base: Sequence[LaunchFigures], new: Sequence[LaunchFigures]) -> tuple[Places, Places]:
-    starts = [launch.start_unix_ns for launch in (*base, *new)]
-    known = [start for start in starts if start is not None]
-    if len(known) < len(starts):
+def _places_of(base: Sequence[LaunchFigures], new: Sequence[LaunchFigures]) -> tuple[Int64, Int64] | tuple[None, None]:
+    """Position of each launch in the order of starts; None if a start is unknown."""
+    starts = [start for launch in (*base, *new) if (start := launch.start_unix_ns) is not None]
+    if len(starts) < len(base) + len(new):
         return None, None
-    place = {start: number for number, start in enumerate(sorted(known))}
-    places = [place[start] for start in known]
+    places = np.unique(starts, return_inverse=True)[1].astype(np.int64)
     return places[: len(base)], places[len(base) :]
 
 
-def _known(values: Sequence[float | None], places: Places) -> tuple[Float64, Int64 | None]:
+def _known(values: Sequence[float | None], places: Int64 | None) -> tuple[Float64, Int64 | None]:
     """Known values, and the places of their launches."""
-    is_known = [value is not None for value in values]
-    known = np.asarray([value for value in values if value is not None], dtype=np.float64)
-    return known, None if places is None else np.asarray(places, np.int64)[is_known]
+    known = np.asarray(values, dtype=np.float64)
+    is_known = ~np.isnan(known)
+    return known[is_known], None if places is None else places[is_known]
 
 
-def _order(base_at: Places, new_at: Places) -> Order:
+def _order(base_at: Int64 | None, new_at: Int64 | None) -> Order:
     if base_at is None or new_at is None:
         return "unknown"
-    share = order_share(np.asarray(base_at, np.int64), np.asarray(new_at, np.int64))
-    return "in-turns" if share <= MAX_ORDER_SHARE else "one-after-the-other"
+    return "in-turns" if order_share(base_at, new_at) <= MAX_ORDER_SHARE else "one-after-the-other"
 
 
 # ---- the environments ----

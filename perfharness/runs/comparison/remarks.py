@@ -13,14 +13,11 @@ from perfharness.analysis.comparison.compare import Judgement, Pair, Rule, compa
 from perfharness.model.findings import Finding, Severity, listed
 from perfharness.model.result import path_text
 from perfharness.runs.comparison.conclusion import measure_again
-from perfharness.runs.comparison.launches import LaunchFigures, figures_of, promises_of, values_of
+from perfharness.runs.comparison.launches import figures_of, promises_of, values_of
 from perfharness.runs.comparison.match import MatchedSides
 from perfharness.runs.comparison.result import ComparedRow, GradedAdvice
 from perfharness.runs.figures import ACCURACY, Figure
 from perfharness.runs.series.machine import machine_changes, unsteady_findings
-
-LISTED = 8
-"""Most metrics of accuracy to name."""
 
 FEW_LAUNCHES = 3
 """With fewer launches per side, intervals are too wide for most verdicts."""
@@ -35,13 +32,11 @@ END_OF_STEP = re.compile(r"[:;.(]|, or ")
 
 def judged_machine(matched: MatchedSides) -> Judgement | None:
     """Compare the reference loops around the launches of both sides; None if not timed."""
-    base, new = (np.asarray(_loop_times(side.used)) for side in (matched.base, matched.new))
+    base, new = (
+        np.asarray([one.conditions.load.loop_ms for one in side.used if one.conditions and one.conditions.load])
+        for side in (matched.base, matched.new)
+    )
     return compare([Pair(base, new)], Rule())[0] if len(base) > 1 and len(new) > 1 else None
-
-
-def _loop_times(launches: Sequence[LaunchFigures]) -> list[float]:
-    loads = [launch.conditions.load for launch in launches if launch.conditions is not None]
-    return [load.loop_ms for load in loads if load is not None]
 
 
 def machine_remarks(matched: MatchedSides, rows: Sequence[ComparedRow], machine: Judgement | None) -> Iterator[str]:
@@ -69,7 +64,7 @@ def accuracy_remarks(matched: MatchedSides) -> Iterator[str]:
         if values and new_values and np.mean(values) != np.mean(new_values):
             changed.append(f"{figure.stage}/{figure.metric} {np.mean(values):.6g} → {np.mean(new_values):.6g}")
     if changed:
-        yield f"The accuracy changed: {listed(changed, LISTED, '; ')}."
+        yield f"The accuracy changed: {listed(changed, 8, '; ')}."
 
 
 def items_remarks(matched: MatchedSides) -> Iterator[str]:

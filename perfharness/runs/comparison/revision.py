@@ -38,11 +38,7 @@ class Worktree:
                 os.environ["PYTHONPATH"] = python_path
 
     def options(self, options: LaunchOptions) -> LaunchOptions:
-        """Options to launch the script of this commit, with the settings of the working tree.
-
-        Raises:
-            UsageError: the commit lacks the script or the current folder.
-        """
+        """Options to launch the script of this commit, with the settings of the working tree. Raises `UsageError`."""
         here = Path.cwd()
         if here.is_relative_to(self.repository) and self._there(here) is None:
             raise UsageError(f"--rev {self.revision} has no folder {here.relative_to(self.repository)}")
@@ -71,14 +67,10 @@ class Worktree:
 
 @contextmanager
 def worktree_of(revision: str, script: str) -> Iterator[Worktree]:
-    """Check out a commit in a temporary folder, and remove it at the end.
+    """Check out a commit in a temporary folder, and remove it at the end. Raises `UsageError`, `ToolNotFoundError`.
 
     Args:
         script: file in the repository, or a program that runs in the current folder.
-
-    Raises:
-        UsageError: the repository or commit does not exist.
-        ToolNotFoundError: git is not installed.
     """
     around = Path(script).resolve().parent if Path(script).is_file() else Path.cwd()
     root = _git(around, "rev-parse", "--show-toplevel")

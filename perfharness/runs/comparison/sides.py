@@ -51,9 +51,9 @@ def read_side(text: str, read_as: ReadAs = AS_LAUNCHED) -> SideInput:
 def _read(text: str, read_as: ReadAs) -> list[LaunchFigures]:
     path = Path(text)
     if text.startswith(HISTORY_PREFIX) and not path.exists():
-        from perfharness.runs.history import recorded_launch  # slow to import
+        from perfharness.runs.history import History, launch_of  # slow to import
 
-        return [recorded_launch(text.removeprefix(HISTORY_PREFIX))]
+        return [launch_of(History().entry(text.removeprefix(HISTORY_PREFIX)).run)]
     if path.is_file() and is_trtexec(path):
         return [read_trtexec(path)]
     if (suite := suite_file(path)) is not None:

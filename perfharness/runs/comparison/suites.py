@@ -49,7 +49,6 @@ def figures_of_suite(suite: BenchSuiteResult, folder: Path) -> LaunchFigures:
         folder=folder,
         run_id=f"{suite.machine.machine_id or suite.machine.hostname} {suite.created} {suite.seed}",
         created=suite.created,
-        problem=None,
         figures=figures,
         environment=_environment(suite),
         start_unix_ns=min(starts, default=None),
@@ -101,11 +100,8 @@ def _environment(suite: BenchSuiteResult) -> dict[str, str | None]:
     ]
     found: dict[str, str | None] = {
         "gpu": ", ".join(machine.gpus) or "none",
-        "cpu": machine.cpu,
-        "driver": machine.driver,
         "host": machine.hostname,
-        "python": machine.python,
-        "perfharness": machine.perfharness,
+        **{name: getattr(machine, name) for name in ("cpu", "driver", "python", "perfharness")},
         "reading": ", ".join(settings) or "as usual",
     }
     for result in suite.cases:

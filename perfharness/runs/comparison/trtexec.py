@@ -52,9 +52,6 @@ WORDS = {"mean": "mean", "p50": "median", "p95": "percentile(95%)", "p99": "perc
 FIGURE = re.compile(r"(mean|median|percentile\(\d+%\)) = ([\d.eE+-]+) ms")
 DEVICE = re.compile(r"Selected Device: *(.+)")
 VERSION = re.compile(r"TensorRT version: *([\d.]+)|\[TensorRT v(\d+)\]")
-UNSTABLE = "GPU compute time is unstable"
-
-NO_ITEMS = "trtexec counts queries, whose number of items is unknown"
 
 
 def is_trtexec(path: Path) -> bool:
@@ -84,12 +81,11 @@ def read_trtexec(path: Path) -> LaunchFigures:
     figures, environment, errors = (
         _exported(path, content) if is_exported else _logged(path, content.decode("utf-8", "replace"))
     )
+    no_rate = Value(None, "trtexec counts queries, whose number of items is unknown")
     return LaunchFigures(
         folder=path,
         run_id=f"trtexec-{hashlib.sha256(content).hexdigest()[:16]}",
-        created=None,
-        problem=None,
-        figures={**figures, Figure((), "throughput"): Value(None, NO_ITEMS)},
+        figures={**figures, Figure((), "throughput"): no_rate},
         environment=environment,
         errors=errors,
         batches={ROOT: None},
@@ -110,8 +106,7 @@ def _exported(path: Path, content: bytes) -> Read:
     figures: dict[Figure, Value] = {}
     for key, values in columns.items():
         found = summarise(values)
-        named = {"mean": found.mean, "p50": found.p50, "p95": found.p95, "p99": found.p99}
-        figures |= _figures(TIMES_OF.get(key, (*ROOT, "enqueue")), named)
+        figures |= _figures(TIMES_OF.get(key, (*ROOT, "enqueue")), {name: getattr(found, name) for name in WORDS})
     return figures, {}, ()
 
 
@@ -133,7 +128,8 @@ def _logged(path: Path, text: str) -> Read:
         "gpu": f"1 x {device[1].strip()}" if device else None,
         "package tensorrt": (version[1] or version[2]) if version else None,
     }
-    return figures, environment, ("gpu-compute-time-unstable",) if UNSTABLE in summary else ()
+    is_unstable = "GPU compute time is unstable" in summary
+    return figures, environment, ("gpu-compute-time-unstable",) if is_unstable else ()
 
 
 def _figures(stage: StagePath, found: Mapping[str, float | None]) -> dict[Figure, Value]:

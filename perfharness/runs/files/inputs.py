@@ -29,7 +29,6 @@ class Located:
     Args:
         runs: one run, or all launches of a series; empty for a trace.
         process: folder in the run, if the path is that of a process.
-        trace: a trace outside of a run.
         name: name in results.
     """
 
@@ -56,9 +55,7 @@ class Located:
 def locate(path: Path) -> Located:
     """Locate runs or a trace; nsys exports an `.nsys-rep` next to it.
 
-    Raises:
-        ResultError: the path is not a result or trace.
-        ToolNotFoundError, TraceFormatError: an `.nsys-rep` cannot be exported.
+    Raises `ResultError`, or `ToolNotFoundError` or `TraceFormatError` if an `.nsys-rep` cannot be exported.
     """
     if not path.exists():
         raise ResultError(f"{path} does not exist; {EXPECTED_PATHS}.")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import posixpath
+from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 from perfharness.distribution import VERSION
 from perfharness.model.findings import Finding
@@ -15,7 +15,7 @@ from perfharness.model.trace import TraceMeta
 from perfharness.model.units import NS_PER_MS
 from perfharness.runs.files.process_analysis import TraceResult
 
-UNIT = "milliseconds"
+OF_PROCESS = {"index", "folder", "pid", "ended", "exit_code", "signal", "command"}
 OF_TREE = {"parent_pid", "rank", "local_rank", "world_size", "rank_source"}
 
 
@@ -27,20 +27,14 @@ def process_meta(
     warmup_batches: int,
     findings: list[Finding],
 ) -> Tree:
-    """`meta` of benchmark.json."""
+    """`meta` of benchmark.json, with those findings of the run that are about the process."""
     trace, journal = analysed.trace_meta, analysed.journal
     return {
-        **_common(manifest, warmup_batches, findings),
+        **_common(manifest, warmup_batches, [one for one in findings if one.process == process.folder]),
         "process": {
-            "index": process.index,
-            "folder": process.folder,
-            "pid": process.pid,
+            **process.model_dump(include=OF_PROCESS),
             **process.measured_self.model_dump(include=OF_TREE),
             **({"node": process.node} if manifest.nodes else {}),
-            "ended": process.ended,
-            "exit_code": process.exit_code,
-            "signal": process.signal,
-            "command": process.command,
         },
         **_of_trace(trace, result),
         "device": _device(manifest, process, trace),
@@ -89,14 +83,11 @@ def _node(node: NodeRecord) -> Tree:
 def trace_only_meta(trace: TraceMeta, result: ProcessResult, source: str, warmup_batches: int) -> Tree:
     """`meta` of a trace file alone. The Python of the traced program is not known."""
     return {
-        "schema_version": SCHEMA_VERSION,
-        "measurement_unit": UNIT,
-        "warmup_batches": warmup_batches,
+        **_head(warmup_batches, result.findings),
         **_of_trace(trace, result),
         "device": {"id": None, "uuid": None, "name": _only_device(trace)},
         "sources": {"trace": source, "recorder": None},
         "versions": {"perfharness": VERSION},
-        "findings": [finding.to_json() for finding in result.findings],
     }
 
 
@@ -109,24 +100,24 @@ def _trace_name(process: ProcessRecord) -> str | None:
 
 def _by_path(loops: list[BatchLoop], count: Callable[[BatchLoop], int]) -> dict[str, int]:
     """Totals per path. Each thread, task and pass over the data is a separate loop."""
-    total: dict[str, int] = {}
+    total = Counter[str]()
     for loop in loops:
-        name = path_text(loop.path)
-        total[name] = total.get(name, 0) + count(loop)
-    return total
+        total[path_text(loop.path)] += count(loop)
+    return dict(total)
 
 
-def _common(manifest: RunManifest, warmup_batches: int, findings: list[Finding]) -> Tree:
+def _head(warmup_batches: int, findings: list[Finding]) -> Tree:
     return {
         "schema_version": SCHEMA_VERSION,
-        "measurement_unit": UNIT,
-        "run_id": manifest.run_id,
-        "created": manifest.created,
-        "script": manifest.script,
-        "script_arguments": manifest.script_arguments,
+        "measurement_unit": "milliseconds",
         "warmup_batches": warmup_batches,
         "findings": [finding.to_json() for finding in findings],
     }
+
+
+def _common(manifest: RunManifest, warmup_batches: int, findings: list[Finding]) -> Tree:
+    copied = ("run_id", "created", "script", "script_arguments")
+    return {**_head(warmup_batches, findings), **{name: getattr(manifest, name) for name in copied}}
 
 
 def _of_trace(trace: TraceMeta, result: ProcessResult) -> Tree:
@@ -147,28 +138,24 @@ def _only_device(trace: TraceMeta) -> str | None:
     return trace.device_names[0] if len(trace.device_names) == 1 else None
 
 
-def _device(manifest: RunManifest, process: ProcessRecord, trace: TraceMeta) -> dict[str, Any] | list[dict[str, Any]]:
+def _device(manifest: RunManifest, process: ProcessRecord, trace: TraceMeta) -> Tree | list[Tree]:
     """GPU or list of GPUs given to the process, or the CPU if the machine has no GPU."""
     machine = manifest.machine_of(process).environment
     if not process.given_gpus:
         name = "CPU" if not machine.gpus else None
         return {"id": process.gpu_index, "uuid": None, "name": name}
-    known = {gpu.uuid: gpu for gpu in machine.gpus}
-    records = [(uuid, known.get(uuid)) for uuid in process.given_gpus]
-    if len(records) > 1:
-        return [
-            {"id": record and record.index, "uuid": uuid, "name": record and record.name} for uuid, record in records
-        ]
-    ((uuid, record),) = records
-    return {"id": process.gpu_index, "uuid": uuid, "name": record.name if record else _only_device(trace)}
+    known: dict[str | None, Tree] = {
+        gpu.uuid: {"id": gpu.index, "uuid": gpu.uuid, "name": gpu.name} for gpu in machine.gpus
+    }
+    devices = [known.get(uuid, {"id": None, "uuid": uuid, "name": None}) for uuid in process.given_gpus]
+    if len(devices) > 1:
+        return devices
+    (device,) = devices
+    name = device["name"] if device["uuid"] in known else _only_device(trace)
+    return {**device, "id": process.gpu_index, "name": name}
 
 
 def _versions(manifest: RunManifest) -> dict[str, str | None]:
-    environment = manifest.environment
-    return {
-        "perfharness": environment.perfharness,
-        "analysed_by_perfharness": VERSION,
-        "python": environment.python,
-        "driver": environment.driver,
-        "cuda_driver": environment.cuda_driver,
-    }
+    known = ("perfharness", "python", "driver", "cuda_driver")
+    versions = {name: getattr(manifest.environment, name) for name in known}
+    return {**versions, "analysed_by_perfharness": VERSION}

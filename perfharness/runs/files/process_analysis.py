@@ -16,7 +16,6 @@ from perfharness.analysis.diagnosis import (
     diagnosis_findings,
     find_evidence,
 )
-from perfharness.analysis.diagnosis.cpu_supply import CpuQuota
 from perfharness.analysis.energy.work import gpu_work
 from perfharness.analysis.metrics.clocks import Throttling
 from perfharness.analysis.stages.checks import with_checks
@@ -26,7 +25,6 @@ from perfharness.analysis.stages.warmup import judge_loops, warmup_findings
 from perfharness.analysis.timeline.clock import clock_findings
 from perfharness.errors import TraceError
 from perfharness.model.findings import Finding, Severity, without_consequences
-from perfharness.model.host_samples import HostProbe
 from perfharness.model.journal import RecorderJournal
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.result import ProcessResult
@@ -66,8 +64,6 @@ def result_of(
 
     Args:
         evidence: evidence of this pass, or None for no diagnosis.
-        profiling: evidence of the profiling pass.
-        throttling: times with throttled GPU clocks, or None if unknown.
         gpu_uuids: GPUs whose busy times telemetry needs.
     """
     result = tabulate(analysis, throttling)
@@ -113,8 +109,10 @@ class ProcessAnalyzer:
         except TraceError as error:
             return None, [Finding("trace-unreadable", Severity.ERROR, str(error), process=process.folder)]
         others = self._sharing.others(process, analysis.trace, work_of_others)
-        supply, quota = self._cpu_supply(process), self._cpu_quota(process, analysis)
-        evidence = find_evidence(Pass(analysis, others, supply, quota))  # first, because it needs most memory
+        quota, start = self.telemetry.cpu_quota(process), analysis.trace.meta.session_start_unix_ns
+        on_trace_clock = None if quota is None or start is None else quota.moved(-start)
+        measured_pass = Pass(analysis, others, self._cpu_supply(process), on_trace_clock)
+        evidence = find_evidence(measured_pass)  # first, because it needs most memory
         result = result_of(
             analysis,
             source.journals,
@@ -128,7 +126,9 @@ class ProcessAnalyzer:
         if self.visit is not None:
             self.visit(process.folder, analysis)
         findings = without_consequences(result.findings, ended_well=process.ended == "ok")
-        findings += _not_sampled(analysis.host_probe)
+        if (probe := analysis.host_probe) is not None and not len(probe.samples) and probe.missing:
+            message = f"Python stacks were not sampled, so functions and lines are unknown: {probe.missing[0]}"
+            findings.append(Finding("no-stacks", Severity.NOTE, message))
         one = TraceResult(result, analysis.trace.meta, evidence, source.journals.own, source.path.stat().st_size)
         return one, [replace(finding, process=process.folder) for finding in findings]
 
@@ -136,25 +136,10 @@ class ProcessAnalyzer:
         """CPUs of a process, and number of launched processes on the same CPUs."""
         launched = next(one for one in self.manifest.processes if one.folder == process.launched_folder)
         on_node = [one for one in self.manifest.processes if one.node == launched.node]
-        same = [one for one in on_node if _cpus(one) == _cpus(launched)]
+        placed = {one.folder: one.placement and one.placement.cpus for one in on_node}
+        same = [one for one in on_node if placed[one.folder] == placed[launched.folder]]
         threads = [one.runnable_threads for one in same if one.runnable_threads is not None]
         return CpuSupply(launched.cpus_allowed, len(same), sum(threads) if len(threads) == len(same) else None)
-
-    def _cpu_quota(self, process: ProcessRecord, analysis: Analysis) -> CpuQuota | None:
-        quota, start = self.telemetry.cpu_quota(process), analysis.trace.meta.session_start_unix_ns
-        return None if quota is None or start is None else quota.moved(-start)
-
-
-def _cpus(process: ProcessRecord) -> str | None:
-    return None if process.placement is None else process.placement.cpus
-
-
-def _not_sampled(probe: HostProbe | None) -> list[Finding]:
-    """Report why a process has no samples though requested."""
-    if probe is None or len(probe.samples) or not probe.missing:
-        return []
-    message = f"Python stacks were not sampled, so functions and lines are unknown: {probe.missing[0]}"
-    return [Finding("no-stacks", Severity.NOTE, message)]
 
 
 def _no_trace(manifest: RunManifest, process: ProcessRecord) -> list[Finding]:

@@ -9,8 +9,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.host_samples.clock import on_trace_clock
 from perfharness.analysis.stages.checks import check_journals
@@ -18,6 +16,7 @@ from perfharness.analysis.stages.startup import startup
 from perfharness.analysis.timeline.clock import tie_trace_clock
 from perfharness.errors import ResultError
 from perfharness.files import read_model
+from perfharness.model.conditions import condition
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
 from perfharness.model.manifest import BENCHMARK_NAME, ProcessRecord, RunManifest
@@ -72,7 +71,6 @@ class TraceSource:
 
     Args:
         path: None if the process left no trace.
-        folder: folder of the process, which has its journal.
         launched: folder of the launched process.
         process: process whose part of the trace is read, or None for a bare trace.
         clock: UTC against the monotonic clock during the run.
@@ -156,7 +154,8 @@ def traces_of(run_dir: Path, manifest: RunManifest) -> dict[str, TraceSource]:
     shared, sources = SharedTrace(), {}
     for one in manifest.measured_processes:
         node = manifest.node_of(one)
-        clock = _machine_clock(manifest.machine_of(one).companions)
+        sampler = manifest.machine_of(one).companions.get("telemetry", {})
+        clock = condition(sampler, "clock", ClockTieRecord)
         offset_ns = 0 if node is None else node.clock_offset_ns
         if clock is not None and node is not None:
             moved = {"offset_ns": clock.offset_ns + offset_ns, "error_ns": clock.error_ns + node.clock_error_ns}
@@ -165,14 +164,6 @@ def traces_of(run_dir: Path, manifest: RunManifest) -> dict[str, TraceSource]:
         path = one.trace_path(run_dir)
         sources[one.folder] = TraceSource(path, run_dir / one.folder, launched, one, shared, clock, offset_ns)
     return sources
-
-
-def _machine_clock(companions: Mapping[str, Mapping[str, Any]]) -> ClockTieRecord | None:
-    """UTC against the monotonic clock by the sampler of a machine, or None without samples."""
-    try:
-        return ClockTieRecord.model_validate(companions.get("telemetry", {}).get("clock"))
-    except ValidationError:
-        return None
 
 
 def startup_of(

@@ -174,7 +174,12 @@ def analyze_run(
     nsys_bytes = {folder: one.trace_bytes for folder, one in analysed.items() if one.trace_meta.tracer == "nsys"}
     machine = analyzer.telemetry.summarize(results, nsys_bytes)
     findings += machine.findings
-    results = _with_meta(manifest, results, analysed, options.warmup_batches, findings)
+    warmup = options.warmup_batches
+    results = {
+        one.folder: replace(result, meta=process_meta(manifest, one, result, analysed[one.folder], warmup, findings))
+        for one in manifest.measured_processes
+        if (result := results.get(one.folder)) is not None
+    }
     pooled = with_children_apart(
         results, {one.folder: one.launched_folder for one in manifest.measured_processes if one.rank is None}
     )
@@ -183,12 +188,14 @@ def analyze_run(
     failed = _failed(manifest, results)
     combined = combine(included, with_data=write, failed=failed, sharing=sharing, helpers=helpers)
     findings += names_findings(combined)
+    diagnoses = {name: result.diagnosis for name, result in included.items() if result.diagnosis is not None}
+    diagnosis = rounded(asdict(RunDiagnosis(agreement(diagnoses))))
     mean = {
         **combined,
-        **_pooled_diagnosis(included),
+        **({"diagnosis": {"unit": "milliseconds", **diagnosis}} if diagnoses else {}),
         **({} if compared is None else {"ranks": compared.to_json()}),
         **machine.mean,
-        "meta": mean_meta(manifest, included, options.warmup_batches, findings),
+        "meta": mean_meta(manifest, included, warmup, findings),
     }
     not_written = None
     loops = [loop for result in results.values() for loop in result.loops]
@@ -239,22 +246,6 @@ def _helpers(manifest: RunManifest, results: Mapping[str, ProcessResult]) -> fro
     )
 
 
-def _with_meta(
-    manifest: RunManifest,
-    results: Mapping[str, ProcessResult],
-    analysed: Mapping[str, TraceResult],
-    warmup_batches: int,
-    findings: list[Finding],
-) -> dict[str, ProcessResult]:
-    found = {}
-    for process in manifest.measured_processes:
-        if (result := results.get(process.folder)) is not None:
-            own = [finding for finding in findings if finding.process == process.folder]
-            meta = process_meta(manifest, process, result, analysed[process.folder], warmup_batches, own)
-            found[process.folder] = replace(result, meta=meta)
-    return found
-
-
 def _included(
     manifest: RunManifest, results: dict[str, ProcessResult]
 ) -> tuple[dict[str, ProcessResult], list[Finding]]:
@@ -286,14 +277,6 @@ def _failed(manifest: RunManifest, results: Mapping[str, ProcessResult]) -> dict
         elif some_ended_well and process.ended != "ok":
             failed[process.folder] = f"did not end by itself ({process.ended.replace('_', ' ')})"
     return failed
-
-
-def _pooled_diagnosis(results: Mapping[str, ProcessResult]) -> Tree:
-    diagnoses = {name: result.diagnosis for name, result in results.items() if result.diagnosis is not None}
-    if not diagnoses:
-        return {}
-    found = RunDiagnosis(agreement(diagnoses))
-    return {"diagnosis": {"unit": "milliseconds", **rounded(asdict(found))}}
 
 
 def benchmark_tree(result: ProcessResult) -> Tree:

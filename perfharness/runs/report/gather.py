@@ -77,15 +77,11 @@ def gather(
     merged: Sequence[MergedReport] = (),
     loads: Mapping[Path, LoadReport] | None = None,
 ) -> Report:
-    """Gather the content of a report on runs, series, and traces.
+    """Gather the content of a report on runs, series, and traces. Raises `ResultError`, `TraceError`.
 
     Args:
         suites, merged: suites of `perfharness bench`.
         loads: load tests by run folder.
-
-    Raises:
-        ResultError: a run cannot be read.
-        TraceError: a bare trace cannot be read.
     """
     runs: list[RunReport] = []
     series: list[SeriesReport] = []
@@ -202,14 +198,11 @@ def _run_report(
     summary = analyze_run(
         run_dir, manifest, read_as, write=False, visit=seen.visit, visit_profiling=seen.visit_profiling
     )
-    mean, findings = summary.mean, summary.findings
-    included = mean["meta"]["processes"]
-    if process is not None:
-        included = [one for one in summary.results if is_part_of(process, one)]
-    results = {of: result for of, result in summary.results.items() if of in included}
-    if process is not None:
-        mean = summary.mean_of(process)
-        findings = [finding for finding in findings if finding.process is None or is_part_of(process, finding.process)]
+    mean = summary.mean if process is None else summary.mean_of(process)
+    findings = [one for one in summary.findings if one.process is None or is_part_of(process, one.process)]
+    results = {of: result for of, result in summary.results.items() if is_part_of(process, of)}
+    if process is None:
+        results = {of: results[of] for of in mean["meta"]["processes"]}
     measured = Measured(
         created=manifest.created,
         script=manifest.script if test is None else test.target,

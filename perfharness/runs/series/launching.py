@@ -31,7 +31,6 @@ MOST_LAUNCHES = 10_000
 """Per series, because all are planned before the first begins."""
 
 INTERRUPTED = "the series was interrupted"
-NO_NUMBERS = "nothing was measured"
 
 OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory|OUT_OF_MEMORY|MemoryError|bad_alloc", re.IGNORECASE)
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
@@ -59,12 +58,7 @@ class SeriesLaunch:
 
 @dataclass(repr=False)
 class SeriesRun:
-    """A series to measure.
-
-    Attributes:
-        seed: seed of the order of launches.
-        folder: folder of `series.json`, next to an earlier run if only that has numbers.
-    """
+    """A series to measure. `folder` is next to an earlier run if only that has numbers; `seed` is of the order."""
 
     kind: Kind
     options: LaunchOptions
@@ -87,11 +81,7 @@ class SeriesRun:
         )
 
     def plan(self, place: Callable[[str], AbstractContextManager[object]] = lambda label: nullcontext()) -> None:
-        """Plan all launches. Raises as `plan_launches`.
-
-        Args:
-            place: context for planning the launches of a label, such as another folder.
-        """
+        """Plan all launches, those of a label in the context of `place`. Raises as `plan_launches`."""
         plans: dict[str, Iterator[LaunchPlan]] = {}
         for label in dict.fromkeys(one.label for one in self.launches):
             with place(label):
@@ -99,14 +89,10 @@ class SeriesRun:
         self.plans = [next(plans[one.label]) for one in self.launches]
 
     def run(self, observe: Observe = unobserved, say: Say = lambda line: None) -> Iterator[SeriesLaunch]:
-        """Run a launch per iteration, and write `series.json` after each.
+        """Run a launch per iteration, and write `series.json` after each. Raises `LaunchError`, `ResultError`.
 
         A failed launch is a row with the reason, and the series continues; an interrupt ends it. `say` gets a line if
         an earlier run is moved.
-
-        Raises:
-            LaunchError: another command writes to the folder.
-            ResultError: `series.json` cannot be written.
         """
         out = self.options.output_dir
         names = [one.options.output_dir.relative_to(out).as_posix() for one in self.launches]
@@ -167,7 +153,7 @@ class SeriesRun:
             return _failed(row, _why(len(bad), len(manifest.processes), summary.findings))
         measured, facts = measured_row(row, self.kind, manifest, summary)
         if not has_figures(measured, self.kind):
-            return _failed(row, measured.reason or NO_NUMBERS)
+            return _failed(row, measured.reason or "nothing was measured")
         self.facts[row.folder] = facts
         return measured
 
@@ -196,7 +182,7 @@ def series_of(
     single = "--explain" if options.explain else "--ray" if options.ray else "--nodes" if options.nodes else None
     if single is not None:
         raise UsageError(f"{single} is for one launch, but {[*asked, '--repeat'][0]} makes several; drop one of them")
-    count, seed = _count(repeat), _seed(seed)
+    count, seed = _count_and_seed(repeat, seed)
     kind: Kind = "cold" if cold else "overhead" if overhead else "repeat"
     words = ["--repeat", str(count), *asked]
     launches: list[tuple[str, str, dict[str, Any]]]  # label, folder, own options
@@ -234,7 +220,7 @@ def series_in_turns(
     cases: Sequence[LaunchOptions], output_dir: Path, count: int | None = None, seed: int | None = None
 ) -> SeriesRun:
     """Make a series of several cases (the base and others) in turns, not planned yet."""
-    count, seed = _count(count), _seed(seed)
+    count, seed = _count_and_seed(count, seed)
     by_label = dict(zip(labels_of_turns(len(cases)), cases, strict=True))
     made = []
     for label, name in _rounds(tuple(by_label), count, seed):
@@ -248,15 +234,11 @@ def labels_of_turns(count: int) -> list[str]:
     return ["base", "new"] if count == 2 else ["base", *(f"new_{place}" for place in range(1, count))]
 
 
-def _count(asked: int | None) -> int:
-    count = DEFAULT_COUNT if asked is None else asked
+def _count_and_seed(repeat: int | None, seed: int | None) -> tuple[int, int]:
+    count = DEFAULT_COUNT if repeat is None else repeat
     if not 1 <= count <= MOST_LAUNCHES:
         raise UsageError(f"--repeat {count}: must be 1 to {MOST_LAUNCHES} launches")
-    return count
-
-
-def _seed(asked: int | None) -> int:
-    return secrets.randbelow(2**32) if asked is None else asked
+    return count, secrets.randbelow(2**32) if seed is None else seed
 
 
 def _rounds(labels: Sequence[str], count: int, seed: int) -> list[tuple[str, str]]:

@@ -22,9 +22,6 @@ CLOCKS = ("sm_clock_mhz", "memory_clock_mhz")
 LEAST = 0.02
 """Smaller changes are not reported, because they occur on an idle machine."""
 
-NAMED = 3
-"""Most GPU programs to name."""
-
 
 @dataclass(frozen=True)
 class LaunchConditions:
@@ -91,16 +88,11 @@ def changes_between(launches: Sequence[Path]) -> list[MachineChange]:
     """Changes of the machine between run folders. Raises `ResultError`."""
     folders = [folder.absolute() for folder in launches]
     above = os.path.commonpath([folder.parent for folder in folders])
-    return machine_changes(
-        [
-            conditions_of(
-                os.path.relpath(folder, above),
-                read_manifest(folder),
-                read_results(folder / BENCHMARK_MEAN_NAME) or {},
-            )
-            for folder in folders
-        ]
-    )
+    found = []
+    for folder in folders:
+        mean = read_results(folder / BENCHMARK_MEAN_NAME) or {}
+        found.append(conditions_of(os.path.relpath(folder, above), read_manifest(folder), mean))
+    return machine_changes(found)
 
 
 def machine_changes(launches: Sequence[LaunchConditions]) -> list[MachineChange]:
@@ -111,16 +103,10 @@ def machine_changes(launches: Sequence[LaunchConditions]) -> list[MachineChange]
 
 def unsteady_findings(changes: Sequence[MachineChange], effect: float) -> list[Finding]:
     """Report changes of the machine that are larger than a relative effect."""
-    beyond = [
-        one
-        for one in changes
-        if (one.relative is None or one.relative > max(LEAST, effect)) and (one.p_value is None or one.p_value < ALPHA)
-    ]
-    if not beyond:
-        return []
-    reasons = "; ".join(one.reason for one in beyond)
+    large = [one for one in changes if one.relative is None or one.relative > max(LEAST, effect)]
+    reasons = "; ".join(one.reason for one in large if one.p_value is None or one.p_value < ALPHA)
     message = f"The machine was unsteady: {reasons}."
-    return [Finding("machine-noisy", Severity.WARNING, message, "Stop other programs and repeat.")]
+    return [Finding("machine-noisy", Severity.WARNING, message, "Stop other programs and repeat.")] if reasons else []
 
 
 def _changes(launches: Sequence[LaunchConditions]) -> Iterator[MachineChange]:
@@ -167,7 +153,7 @@ def _users_change(launches: Sequence[LaunchConditions]) -> Iterator[MachineChang
     if len({tuple(sorted(users)) for users in known.values()}) < 2:
         return
     low, worst = min(map(len, known.values())), max(known, key=lambda name: len(known[name]))
-    names = listed(list(dict.fromkeys(known[worst])), NAMED)
+    names = listed(list(dict.fromkeys(known[worst])), most=3)
     yield MachineChange(
         measure="gpu_users",
         by_launch={one.name: None if one.gpu_users is None else float(len(one.gpu_users)) for one in launches},

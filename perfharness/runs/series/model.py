@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from perfharness.errors import ResultError
 from perfharness.files import read_model
@@ -18,7 +17,9 @@ from perfharness.model.manifest import MANIFEST_NAME, SERIES_NAME
 from perfharness.runs.files.run_folder import read_manifest
 from perfharness.runs.series.machine import MachineChange
 
-FOLDER = re.compile(r"((traced|untraced|base|new(_\d{1,9})?)/)?((launch|np|cold|warm)_\d{1,9}|first)", re.ASCII)
+FOLDER = r"^((traced|untraced|base|new(_[0-9]{1,9})?)/)?((launch|np|cold|warm)_[0-9]{1,9}|first)$"
+"""Folders of launches, which never lead out of the series."""
+
 COLD, TRACED, UNTRACED = "cold", "traced", "untraced"
 """Labels of launches of `--cold` and `--overhead`."""
 
@@ -29,13 +30,6 @@ Figures = dict[str, dict[str, float | None]]
 """Values by path of a stage ("" for the launch) and metric; None if not measured."""
 
 WHOLE = ""
-
-
-def _launch_folder(name: str) -> str:
-    """Reject folders outside of the series."""
-    if not FOLDER.fullmatch(name):
-        raise ValueError("must be launch_N, np_N, cold_N, warm_N or first")
-    return name
 
 
 class SeriesRow(Record):
@@ -54,7 +48,7 @@ class SeriesRow(Record):
     """
 
     label: str
-    folder: Annotated[str, AfterValidator(_launch_folder)]
+    folder: Annotated[str, Field(pattern=FOLDER)]
     place: int
     num_processes: int = 1
     status: Literal["ok", "failed", "not_run"] = "ok"

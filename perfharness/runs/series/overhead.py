@@ -16,7 +16,6 @@ from perfharness.runs.series.model import TRACED, UNTRACED, WHOLE, Overhead, Ser
 MUCH, VERY_MUCH = 0.10, 0.20
 """Shares of the untraced time."""
 
-LISTED = 3
 COMPARED = ("cpu_time", "cpu_time_p50")
 """Metrics of a stage. A few slow batches do not change the median."""
 
@@ -118,7 +117,7 @@ def _findings(times: dict[str, Overhead]) -> list[Finding]:
         Finding(
             "tracing-costs-much",
             Severity.ERROR if is_error else Severity.WARNING,
-            f"Traced, {listed(list(slowed), LISTED)} took up to {100 * worst:.0f} % longer.",
+            f"Traced, {listed(list(slowed), most=3)} took up to {100 * worst:.0f} % longer.",
             "Quote untraced times. The tracer may limit these stages; use fewer ranges.",
         )
     ]

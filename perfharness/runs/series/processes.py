@@ -30,7 +30,8 @@ def process_figures(summary: RunSummary) -> dict[str, float | None]:
     latency = _latency(summary)
     gpus = (summary.mean.get("gpu_metrics") or {}).get("gpus") or ()
     busy = all_known([gpu["busy_share"] for gpu in gpus])
-    powers = all_known([_power(gpu["figures"]) for gpu in gpus])
+    means = [[gpu["figures"].get(name, {}).get("mean") for name in POWER] for gpu in gpus]
+    powers = all_known([next((watts for watts in of_gpu if watts is not None), None) for of_gpu in means])
     return {
         RATE: throughput["items_per_second"],
         "window_ms": throughput["window_ms"],
@@ -57,11 +58,6 @@ def _latency(summary: RunSummary) -> Tree:
     for name in paths.pop():
         tree = tree.get(name, {})
     return tree.get("cpu_time") or {}
-
-
-def _power(figures: Tree) -> float | None:
-    means = [figures[name]["mean"] for name in POWER if name in figures]
-    return next((value for value in means if value is not None), None)
 
 
 def scaling_of(rows: Sequence[SeriesRow]) -> dict[str, Any]:

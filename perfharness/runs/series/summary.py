@@ -19,7 +19,7 @@ from perfharness.files import write_model
 from perfharness.model.findings import Finding, Severity, listed
 from perfharness.model.manifest import SERIES_NAME, RunManifest
 from perfharness.model.result import TIMES, path_text
-from perfharness.model.rounding import figure
+from perfharness.model.rounding import rounded
 from perfharness.runs.figures import METRICS, stage_entries, stage_figures, value_at
 from perfharness.runs.files.process_traces import startup_of
 from perfharness.runs.files.run_folder import RunSummary, read_manifest
@@ -49,8 +49,6 @@ CONTAINER = "container_to_first_batch_ms"
 
 FIRST_LAUNCH_ERROR = 0.01
 """Probability that an ordinary first launch is reported as different."""
-
-LISTED = 3
 
 
 class LaunchFacts(NamedTuple):
@@ -94,15 +92,9 @@ def has_figures(row: SeriesRow, kind: Kind) -> bool:
 
 def _process_times(manifest: RunManifest) -> dict[str, float | None]:
     processes = manifest.processes
-    return {
-        "duration_s": _total([process.duration_s for process in processes]),
-        "cpu_s": _total([time for process in processes for time in (process.user_s, process.system_s)]),
-    }
-
-
-def _total(values: Sequence[float | None]) -> float | None:
-    known = all_known(values)
-    return sum(known) if known else None
+    durations = all_known([process.duration_s for process in processes])
+    cpu_times = all_known([time for process in processes for time in (process.user_s, process.system_s)])
+    return {"duration_s": sum(durations) if durations else None, "cpu_s": sum(cpu_times) if cpu_times else None}
 
 
 def new_series(
@@ -184,11 +176,8 @@ def summary_of(values: Sequence[float | None]) -> Summary:
     known = [value for value in values if value is not None]
     found = mean_of_launches(values)
     return Summary(
+        **rounded({name: getattr(found, name) for name in ("mean", "std", "low", "high")}),
         count=len(known),
-        mean=_figure(found.mean),
-        std=_figure(found.std),
-        low=_figure(found.low),
-        high=_figure(found.high),
         median=statistics.median(known) if known else None,
         min=min(known, default=None),
         max=max(known, default=None),
@@ -214,7 +203,8 @@ def _unsteady(series: Series) -> Iterator[Finding]:
 def _unlike(series: Series, label: str) -> Iterator[Finding]:
     """Report loops with a drift or a different first launch, corrected for the number of loops."""
     process = label if len(series.summary) > 1 else None
-    times = {path: _launch_times(series.measured(label), path) for path in series.loops}
+    rows = series.measured(label)
+    times = {path: all_known([row.figures.get(path, {}).get(TIME) for row in rows]) for path in series.loops}
     for path, values in times.items():
         drift = trend(values, ALPHA / len(times))
         if drift is not None and drift.is_certain:
@@ -244,10 +234,6 @@ def _unlike(series: Series, label: str) -> Iterator[Finding]:
             )
 
 
-def _launch_times(rows: Sequence[SeriesRow], path: str) -> list[float]:
-    return all_known([row.figures.get(path, {}).get(TIME) for row in rows])
-
-
 def _began_warm(series: Series) -> Iterator[Finding]:
     warm = [(row.folder, wait) for row in series.rows for wait in row.waits if not wait.reached]
     if warm:
@@ -258,10 +244,6 @@ def _began_warm(series: Series) -> Iterator[Finding]:
         yield Finding(
             "launches-began-warm",
             Severity.WARNING,
-            f"Launches on a warmer GPU than the first one: {listed(launches, LISTED)}.",
+            f"Launches on a warmer GPU than the first one: {listed(launches, most=3)}.",
             "Use a longer cool-down-limit (perfharness.toml) or a higher --cool-down.",
         )
-
-
-def _figure(value: float | None) -> float | None:
-    return None if value is None else figure(value)

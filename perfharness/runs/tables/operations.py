@@ -10,18 +10,9 @@ import pyarrow as pa
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.stages.times import stage_of_calls
 from perfharness.analysis.timeline.intervals import NO_PARENT
-from perfharness.model.trace import (
-    CopyKind,
-    GpuOperationKind,
-    Int64,
-    MemoryKind,
-    OperationDetails,
-    Trace,
-    pid_of,
-    tid_of,
-)
-from perfharness.runs.tables.columns import constant, names_of, nullable, unix_times, unknown_is_null
-from perfharness.runs.tables.ranges import path_texts
+from perfharness.model.columns import Int64
+from perfharness.model.trace import CopyKind, GpuOperationKind, MemoryKind, OperationDetails, Trace, pid_of, tid_of
+from perfharness.runs.tables.ranges import constant, names_of, nullable, path_texts, unix_times, unknown_is_null
 
 Columns = dict[str, pa.Array]
 

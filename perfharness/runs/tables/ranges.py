@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.stages.roles import StageTable
+from perfharness.analysis.timeline.grouping import group_rows
+from perfharness.model.columns import Bool, Int64
 from perfharness.model.result import path_text
-from perfharness.model.trace import Int64, Style, pid_of, tid_of
-from perfharness.runs.tables.columns import constant, names_of, nullable, unix_times, whole
+from perfharness.model.trace import Style, pid_of, tid_of
 
 STYLE_NAMES = {Style.PUSH_POP: "push_pop", Style.START_END: "start_end"}
 
@@ -65,13 +69,10 @@ def stage_rows(analysis: Analysis, process: str) -> pa.Table:
     stages, stage_times, ranges = analysis.stages, analysis.stage_times, analysis.table.ranges
     inside = np.flatnonzero((stage_times.batch >= 0) & ~stages.is_batch)
     inside = inside[np.argsort(stages.start_ns[inside], kind="stable")]
-    key = np.stack([stages.paths.code[inside], stage_times.batch[inside]])
-    _, first, owner = np.unique(key, axis=1, return_index=True, return_inverse=True)
-    batch = stage_times.batch[inside[first]]
-    order = np.lexsort((first, batch, stages.start_ns[batch]))
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    owner, rows = place[owner.ravel()], inside[first[order]]
+    groups = group_rows(stages.paths.code[inside], stage_times.batch[inside])
+    batch = stage_times.batch[inside[groups.first]]
+    order = np.lexsort((groups.first, batch, stages.start_ns[batch]))
+    rows, owner = inside[groups.first[order]], np.argsort(order)[groups.code]
     common = _common(analysis, process, rows, stage_times.batch[rows])
     del common["range_id"]  # there may be several
     return pa.table(
@@ -108,12 +109,7 @@ def _common(analysis: Analysis, process: str, rows: Int64, batch: Int64) -> dict
 
 
 def _numbers(analysis: Analysis, rows: Int64, summed: Int64, owner: Int64) -> dict[str, pa.Array]:
-    """Times and items of rows.
-
-    Args:
-        summed: stages whose times are added.
-        owner: row of each of them.
-    """
+    """Times and items of rows: sums over the stages `summed`, each of which belongs to the row `owner`."""
     stages, table, projection = analysis.stages, analysis.table, analysis.table.projection
 
     def total(values: Int64) -> Int64:
@@ -143,3 +139,45 @@ def _numbers(analysis: Analysis, rows: Int64, summed: Int64, owner: Int64) -> di
         },
         "warmup": pa.array(analysis.stage_times.warmup[rows]),
     }
+
+
+# ---- columns, without copies if they have no nulls ----
+
+
+def whole(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Widen integers to 64 bits, so that tables of all traces have the same types."""
+    return values.astype(np.int64, copy=False) if values.dtype.kind == "i" else values
+
+
+def nullable(values: npt.NDArray[Any], is_null: Bool) -> pa.Array:
+    """Make a column with nulls, or a view of 64-bit values without nulls."""
+    values = whole(values)
+    return pa.array(values, mask=is_null) if is_null.any() else pa.array(values)
+
+
+def unknown_is_null(values: Int64) -> pa.Array:
+    """Make a column with null for negative values."""
+    return nullable(values, values < 0)
+
+
+def names_of(codes: Int64, names: list[str]) -> pa.DictionaryArray:
+    """Make a dictionary-encoded column with only the used names; code -1 is null."""
+    used, place = np.unique(codes, return_inverse=True)
+    number: dict[str, int] = {}  # several codes may have equal names
+    index_of = np.asarray(
+        [number.setdefault(names[code], len(number)) if code >= 0 else -1 for code in used], dtype=np.int32
+    )
+    index = index_of[place.ravel()]
+    return pa.DictionaryArray.from_arrays(pa.array(index, mask=index < 0), pa.array(list(number), type=pa.string()))
+
+
+def constant(value: str, count: int) -> pa.DictionaryArray:
+    """Make a dictionary-encoded column of one value."""
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, dtype=np.int32)), pa.array([value], pa.string()))
+
+
+def unix_times(start_ns: Int64, session_start_unix_ns: int | None) -> pa.Array:
+    """Convert trace times to UTC nanoseconds; null if the start of the trace is unknown."""
+    if session_start_unix_ns is None:
+        return pa.nulls(len(start_ns), pa.int64())
+    return pa.array(start_ns + session_start_unix_ns)

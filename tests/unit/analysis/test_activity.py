@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from perfharness.analysis.metrics.activity import OUTSIDE_STAGES, ProcessActivity, process_activity, shares_over_time
 from perfharness.analysis.timeline.clock import tie_trace_clock
-from perfharness.model.trace import Int64
+from perfharness.model.columns import Int64
 from tests.support.trace_builder import MS, Recorded
 
 

@@ -8,13 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfharness.analysis.diagnosis import (
-    CpuSupply,
-    OtherProcesses,
-    advise,
-    unexplained,
-    with_rank_delays,
-)
+from perfharness.analysis.diagnosis import CpuSupply, OtherProcesses, advise, unexplained, with_rank_delays
 from perfharness.analysis.diagnosis.cpu_supply import CpuQuota
 from perfharness.analysis.ranks.results import CallWait, RankDelay
 from perfharness.analysis.timeline.busy import BusyLine

@@ -51,11 +51,7 @@ LOSSES: dict[str, tuple[str, str | None, list[bool]]] = {
     ),
     "a copy of nothing": (f"upload 0..10; {COPY} 1..2; copy 3..4 -> 20..30", None, [True]),
     # What ended before the last recorded call can be trusted; what ended after it cannot.
-    "calls stop": (
-        f"{pairs(9)}; {LAUNCHES}",
-        "trace-incomplete",
-        2 * ([True] * 3 + [False] * 6),
-    ),
+    "calls stop": (f"{pairs(9)}; {LAUNCHES}", "trace-incomplete", 2 * ([True] * 3 + [False] * 6)),
     "a pipeline that winds down": (f"{pairs(6)}; {LAUNCHES}", None, [True] * 12),
     "calls to the end": (f"{pairs(9)}; launch 1..2 -> 10..20 x9+100", None, [True] * 18),
     "stages of the CPU at the end": (

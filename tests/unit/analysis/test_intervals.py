@@ -10,7 +10,7 @@ from perfharness.analysis.timeline.busy import BusyLine, ThreadOrder, overlaps
 from perfharness.analysis.timeline.cuda_calls import activity_of
 from perfharness.analysis.timeline.intervals import MAX_LEVELS, innermost_at, nest
 from perfharness.model.activity import Activity
-from perfharness.model.trace import Int64
+from perfharness.model.columns import Int64
 
 MOMENT = st.integers(0, 30)
 STRETCH = st.tuples(MOMENT, MOMENT).map(sorted)

@@ -203,11 +203,7 @@ PLAIN: dict[str, tuple[str, str, dict[str, Any]]] = {
     "other domains are left out": (
         r"--domain nvtx --batch-pattern step(\d+)",
         "main 0..100 text=1; Step* 10..30 x2+40; infer 12..20 text=1 x2+40; library 12..15 domain=cuDNN",
-        {
-            "D/nvtx/main/Step_1/infer/cpu_time": 8.0,
-            "M/nvtx/main/Step/infer/cpu_time": 8.0,
-            "keys D": {"nvtx"},
-        },
+        {"D/nvtx/main/Step_1/infer/cpu_time": 8.0, "M/nvtx/main/Step/infer/cpu_time": 8.0, "keys D": {"nvtx"}},
     ),
     "batches without a number": (
         "--batch-pattern request",

@@ -99,7 +99,7 @@ SAMPLES: dict[str, dict[str, float]] = {
 @pytest.mark.parametrize("text", SAMPLES)
 def test_samples_show_what_is_unknown(text: str, tmp_path: Path) -> None:
     times = sampled(made(text), tmp_path)
-    sums = times.where(~times.is_recorded).sum_by("activity")
+    sums = times.select(~times.is_recorded).sum_by("activity")
     names = [ACTIVITIES[code].value for code in sums.keys["activity"].tolist()]
     assert dict(zip(names, (sums.ns / MS).tolist(), strict=True)) == pytest.approx(SAMPLES[text])
     assert sums.samples.sum() == pytest.approx(sum(SAMPLES[text].values()))

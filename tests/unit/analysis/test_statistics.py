@@ -26,7 +26,7 @@ from perfharness.analysis.statistics import (
     trend,
     weighted_quantile,
 )
-from perfharness.model.result import Float64
+from perfharness.model.columns import Float64
 
 SHARES = (0.5, 0.9, 0.95)
 NORMAL = {share: NormalDist().inv_cdf(share) for share in SHARES}
@@ -177,12 +177,7 @@ def test_ranks_enclose_a_percentile_in_95_of_100_cases(count: int, share: float)
 
 @pytest.mark.parametrize(
     ("values", "certain", "value"),
-    [
-        ([1, 2, 3, 4, 5], True, 1),
-        ([5, 4, 3, 2, 1], True, -1),
-        ([1, 2, 3, 5, 4], False, 1),
-        ([3, 3, 3, 3, 3], False, 0),
-    ],
+    [([1, 2, 3, 4, 5], True, 1), ([5, 4, 3, 2, 1], True, -1), ([1, 2, 3, 5, 4], False, 1), ([3] * 5, False, 0)],
 )
 def test_trend(values: list[float], certain: bool, value: float) -> None:
     found = trend(values)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from perfharness.analysis.stages.warmup import MIN_BATCHES, judge_warmup, warmup_findings
-from perfharness.model.result import Float64
+from perfharness.model.columns import Float64
 
 
 def noisy(count: int, seed: int = 1) -> Float64:

@@ -13,6 +13,7 @@ from perfharness.backends import SAVED_MODEL, BackendOptions, FactoryModel, Mode
 from perfharness.errors import BackendError
 from perfharness.model.bench import TensorSpec
 from tests.contract import tiny_models
+from tests.contract.test_backends import inputs, run
 
 X = (TensorSpec(name="x", shape=(None, 2), dtype="float32"),)
 HERE = f"{Path(__file__)}"
@@ -30,21 +31,9 @@ def undescribed(backend: str, precision: str) -> Any:
     return lambda x: x
 
 
-def arrays() -> dict[str, Any]:
-    random = np.random.default_rng(0)
-    return {
-        "features": random.uniform(-1, 1, (2, 6)).astype(np.float32),
-        "shift": random.uniform(-1, 1, (2, 1)).astype(np.float32),
-    }
-
-
 def outputs_of(source: ModelSource, name: str, options: BackendOptions) -> dict[str, Any]:
-    given = arrays()
     with backend(name).load(source, options) as session:
-        session.allocate({key: array.shape for key, array in given.items()})
-        session.write_inputs(given)
-        session.run_round()
-        return session.read_outputs()
+        return run(session, inputs(2))
 
 
 @pytest.mark.slow
@@ -67,7 +56,7 @@ def test_a_saved_model(tmp_path: Path) -> None:
     tf.saved_model.save(tiny_models.tensorflow_model("fp32").model, str(folder))
     source = model_source(str(folder))
     assert source.suffix == SAVED_MODEL
-    expected = tiny_models.reference(**arrays())
+    expected = tiny_models.reference(**inputs(2))
     for mode in ("tf", "tfxla"):
         found = outputs_of(source, "tensorflow", BackendOptions(mode=mode))
         assert set(found) == {"hidden", "logits"}
@@ -93,7 +82,7 @@ def test_a_keras_file(tmp_path: Path, precision: Any) -> None:
     made.load(model_source("tests.contract.tiny_models:create"), options).close()  # imports keras on this framework
     tiny_models.keras_model("fp32").save(tmp_path / "tiny.keras")
     found = outputs_of(model_source(str(tmp_path / "tiny.keras")), "keras", options)
-    expected = tiny_models.reference(**arrays())
+    expected = tiny_models.reference(**inputs(2))
     difference = max(float(np.abs(found[name] - array).max()) for name, array in expected.items())
     assert difference < (1e-5 if precision == "fp32" else 6e-2)
     assert (difference > 1e-4) == (precision == "bf16")

@@ -15,6 +15,7 @@ import pytest
 from perfharness.backends import BackendOptions, Session, backend, model_source
 from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError
 from tests.contract import tiny_models
+from tests.contract.test_backends import run
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -32,10 +33,7 @@ def loaded(model: str | bytes, folder: Path, **options: Any) -> Session:
 
 
 def outputs_of(session: Session, **arrays: Any) -> dict[str, Any]:
-    session.allocate({name: np.shape(array) for name, array in arrays.items()})
-    session.write_inputs({name: np.array(array, np.float32) for name, array in arrays.items()})
-    session.run_round()
-    return session.read_outputs()
+    return run(session, {name: np.array(array, np.float32) for name, array in arrays.items()})
 
 
 @pytest.mark.parametrize(
@@ -71,20 +69,7 @@ def test_options_that_do_not_go_together(options: BackendOptions, says: str) -> 
     assert says in str(backend("onnxruntime").problem(options))
 
 
-NUMBERS = [
-    "float",
-    "double",
-    "float16",
-    "bool",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-]
+NUMBERS = ["float", "double", "float16", "bool", *(f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64))]
 
 
 def test_types_of_inputs_are_numpys(tmp_path: Path) -> None:

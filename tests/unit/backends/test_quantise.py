@@ -10,7 +10,7 @@ import pytest
 
 from perfharness.backends import BackendOptions, backend, model_source
 from perfharness.errors import BackendError
-from tests.contract.test_backends import inputs
+from tests.contract.test_backends import inputs, run
 from tests.contract.tiny_models import onnx_model, quantised_model
 
 pytest.importorskip("onnxruntime.quantization")
@@ -19,11 +19,8 @@ pytest.importorskip("onnxruntime.quantization")
 def outputs(model: Path, **options: Any) -> dict[str, Any]:
     arrays = inputs(8, seed=3)
     with backend("onnxruntime").load(model_source(str(model)), BackendOptions(**options)) as session:
-        session.allocate({name: array.shape for name, array in arrays.items()})
-        session.write_inputs(arrays)
-        session.run_round()
         assert (session.build_ms is not None) == ("calibration" in options)
-        return session.read_outputs()
+        return run(session, arrays)
 
 
 @pytest.fixture
@@ -52,7 +49,7 @@ def test_without_samples_it_is_refused_with_the_next_step(model: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arrays", "word"),
-    [({"more": np.ones((64, 1))}, "more"), ({"shift": np.ones((3, 1))}, "number"), (None, "npz")],
+    [({"more": np.ones((64, 1))}, "more"), ({"shift": np.ones((3, 1))}, "number"), (None, "NumPy")],
 )
 def test_samples_that_do_not_fit(arrays: dict[str, Any] | None, word: str, model: Path, tmp_path: Path) -> None:
     path = model if arrays is None else samples(tmp_path, **arrays)

@@ -17,7 +17,7 @@ from perfharness.errors import BackendError
 from samples.mobilenet_v3.structure import INPUT
 from samples.mobilenet_v3.weights import example_images
 from tests.contract import tiny_models
-from tests.contract.test_backends import TINY, inputs
+from tests.contract.test_backends import TINY
 
 real = pytest.importorskip("tensorrt_rtx")
 pytestmark = pytest.mark.slow
@@ -76,14 +76,6 @@ def test_mobilenet_is_built_in_each_precision(tmp_path: Path) -> None:
         sizes[precision] = len(engine.blob)
         print(precision, len(engine.blob), engine.build_ms)
     assert sizes["fp16"] < 0.7 * sizes["fp32"]  # weights are most of it
-
-
-def test_a_small_int8_model_is_built(tmp_path: Path) -> None:
-    samples: dict[str, Any] = dict(inputs(16))
-    np.savez(tmp_path / "samples.npz", **samples)
-    made = network(precision="int8", calibration=tmp_path / "samples.npz")
-    assert {("QUANTIZE", "INT8"), ("DEQUANTIZE", "FLOAT")} <= set(layers(made).values())
-    assert len(made.engine(SHAPES).blob) > 1000
 
 
 def test_types_of_tensors_are_numpys() -> None:

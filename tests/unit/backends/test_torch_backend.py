@@ -12,6 +12,7 @@ import pytest
 from perfharness.backends import BackendOptions, FactoryModel, ModelSource, Session, backend, model_source
 from perfharness.errors import BackendError, OutOfMemoryError
 from perfharness.model.bench import TensorSpec
+from tests.contract.test_backends import run
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -43,13 +44,6 @@ class Function(torch.nn.Module):  # type: ignore[misc, name-defined]  # torch is
         return self.function(*given)
 
 
-def outputs_of(session: Session, **arrays: Any) -> dict[str, Any]:
-    session.allocate({name: array.shape for name, array in arrays.items()})
-    session.write_inputs(arrays)
-    session.execute()
-    return session.read_outputs()
-
-
 @pytest.mark.parametrize(
     ("function", "described"),
     [
@@ -68,7 +62,7 @@ def test_outputs_are_described_before_anything_runs(function: Callable[..., Any]
     with loaded(Function(function)) as session:
         assert [(spec.name, spec.shape, spec.dtype) for spec in session.outputs] == described
         image = np.random.default_rng(1).normal(size=(2, 3, 8, 8)).astype(np.float32)
-        found = outputs_of(session, image=image)
+        found = run(session, {"image": image})
     assert list(found) == [name for name, *_ in described]
     for name, shape, dtype in described:
         assert found[name].dtype == dtype
@@ -101,7 +95,7 @@ def test_models_that_cannot_be_measured(made: Any) -> None:
 def test_integers_are_not_cast_to_fp16() -> None:
     tokens = (TensorSpec(name="tokens", shape=(None, 4), dtype="int64"),)
     with loaded(torch.nn.Embedding(7, 5), tokens, precision="fp16") as session:
-        found = outputs_of(session, tokens=np.array([[1, 2, 3, 6]]))
+        found = run(session, {"tokens": np.array([[1, 2, 3, 6]])})
         assert session.settings()["dtype"] == "float16"
     assert found["output_0"].dtype == np.float32
     assert found["output_0"].shape == (1, 4, 5)
@@ -111,7 +105,7 @@ def test_a_batch_norm_is_in_inference_mode() -> None:
     module = torch.nn.BatchNorm2d(3).train()
     image = np.random.default_rng(1).normal(5, 1, size=(2, 3, 8, 8)).astype(np.float32)
     with loaded(module) as session:
-        np.testing.assert_allclose(outputs_of(session, image=image)["output_0"], image, rtol=1e-4)
+        np.testing.assert_allclose(run(session, {"image": image})["output_0"], image, rtol=1e-4)
 
 
 def test_settings_of_the_process() -> None:
@@ -154,7 +148,7 @@ def test_an_exported_program_describes_itself(tmp_path: Path, dtype: Any, precis
     with backend("torch").load(source, BackendOptions(precision=precision)) as session:
         assert [(spec.shape, spec.dtype) for spec in session.inputs] == [((None, 3, 8, 8), "float32")]
         assert [(spec.shape, spec.dtype) for spec in session.outputs] == [((None, 2, 6, 6), "float32")]
-        found = outputs_of(session, **{session.inputs[0].name: image})[session.outputs[0].name]
+        found = run(session, {session.inputs[0].name: image})[session.outputs[0].name]
         assert isinstance(session.layer_times(2), str)
     with torch.inference_mode():
         expected = module(torch.from_numpy(image).to(dtype)).float().numpy()

@@ -10,21 +10,19 @@ import numpy as np
 import pytest
 
 from perfharness.backends import BackendOptions, ModelSource
-from perfharness.bench.accuracy import (
-    AccuracySettings,
-    Comparison,
-    DepthSettings,
+from perfharness.bench.accuracy.data import (
     Preprocessor,
     PreprocessSettings,
     Sample,
     SampleError,
     find_samples,
-    measure_accuracy,
     read_map,
-    read_outputs,
     resized_map,
     user_function,
 )
+from perfharness.bench.accuracy.depth import DepthSettings
+from perfharness.bench.accuracy.run import Comparison, measure_accuracy, read_outputs
+from perfharness.bench.accuracy.settings import AccuracySettings
 from perfharness.errors import UsageError
 from perfharness.model.bench import AccuracyRecord, Precision, TensorSpec
 from tests.support.fake_backend import FakeBackend, FakeClock, FakeScript
@@ -139,11 +137,16 @@ def test_numbers_of_a_csv_are_the_truth_of_a_regression(tmp_path: Path) -> None:
     """A model of one value that doubles it: 2, 4 and 10 of 2, 5 and 6; `d` has no number."""
     folder = write_rows(tmp_path / "in", {"a": [1], "b": [2], "c": [5], "d": [7]})
     (tmp_path / "values.csv").write_text("file,value\na,2\nb,5\nc,6\n")
-    record = run(AccuracySettings(inputs=folder, values=tmp_path / "values.csv"), features=1, scale=2.0)
+    settings = AccuracySettings(inputs=folder, values=tmp_path / "values.csv")
+    record = run(settings, features=1, scale=2.0)
     assert record.samples == 3
     assert record.metrics["mae"] == pytest.approx(5 / 3)
     assert record.metrics["r2"] == pytest.approx(1 - 17 / (26 / 3))
     assert "(d)" in record.reasons["unmatched_files"]
+    infinite = run(settings, features=1, scale=float("inf"))
+    write_rows(folder, {name: [1, 2] for name in "abc"})
+    for wrong in (infinite, run(settings, features=2)):
+        assert (wrong.samples, wrong.metrics["mae"], bool(wrong.reasons["mae"])) == (0, None, True)
 
 
 def test_depth_of_a_folder_matched_by_name(tmp_path: Path) -> None:

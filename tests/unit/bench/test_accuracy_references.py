@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from perfharness.bench.accuracy import ClassAccumulator, DifferenceAccumulator, RegressionAccumulator, wilson
+from perfharness.bench.accuracy.metrics import ClassAccumulator, regression_figures, wilson
+from perfharness.bench.accuracy.outputs import DifferenceAccumulator
 
 pytestmark = pytest.mark.slow
 
@@ -118,10 +119,7 @@ def test_regression_as_in_scikit_learn_and_torchmetrics() -> None:
         values = truth + random.normal(0, random.uniform(0.1, 3), truth.size)
         if is_constant := seed % 50 == 0:
             truth[:] = truth[0]
-        seen = RegressionAccumulator()
-        for value, wanted in zip(values, truth, strict=True):
-            seen.update(value, wanted)
-        found = values_of(seen)
+        found = {name: one.value for name, one in regression_figures([*zip(values, truth, strict=True)]).items()}
         squares = sklearn.mean_squared_error(truth, values)
         first = [sklearn.mean_absolute_error(truth, values), np.sqrt(squares), sklearn.r2_score(truth, values)]
         given = torch.from_numpy(values), torch.from_numpy(truth)

@@ -87,11 +87,10 @@ def test_values_of_a_file_are_repeated_over_the_batch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("end", "stderr", "status"),
     [
-        (CaseEnd(-6), "terminate called\nwhat(): std::bad_alloc", "out-of-memory"),
-        (CaseEnd(3), "boom", "failed"),
-        (CaseEnd(-64), "", "failed"),
-        (CaseEnd(-9, timed_out=True), "", "timeout"),
-        (CaseEnd(None), "", "not-run"),
+        (CaseEnd(signal="SIGABRT"), "terminate called\nwhat(): std::bad_alloc", "out-of-memory"),
+        (CaseEnd(exit_code=3), "boom", "failed"),
+        (CaseEnd(signal="SIGKILL", timed_out=True), "", "timeout"),
+        (CaseEnd(not_started="its supervisor ended"), "", "not-run"),
     ],
 )
 def test_a_process_that_reported_nothing(tmp_path: Path, end: CaseEnd, stderr: str, status: str) -> None:

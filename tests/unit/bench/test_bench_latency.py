@@ -25,7 +25,7 @@ from tests.unit.bench_results import known
 def ready(script: FakeScript, batch: int = 2) -> tuple[FakeSession, FakeClock]:
     """A session with buffers, and its clock."""
     clock = FakeClock()
-    session = FakeBackend(script, clock).load(ModelSource("m", factory="no:one"), BackendOptions())
+    session = FakeBackend(script, clock).open(ModelSource("m", factory="no:one"), BackendOptions())
     session.allocate({"x": (batch, script.features)})
     session.write_inputs({"x": np.zeros((batch, script.features), np.float32)})
     session.calls.clear()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from perfharness.bench.memory import GpuView, MemoryLimitError, MemoryWatchdog, host_bytes, host_peak_bytes
-from perfharness.telemetry.nvml import Answer, Device, Nvml, Refusal
+from perfharness.telemetry.nvml import Device
 
 UUID = "GPU-1"
 WHOLE = "NVML, of the whole GPU, minus the earlier use"
@@ -51,14 +51,13 @@ class FakeNvml:
     ],
 )
 def test_memory_by_nvml(used: list[int], processes: dict[int, int | None], bytes_: int, source: str) -> None:
-    nvml = Nvml(FakeNvml(used, processes), Answer(None), (Device(FakeNvml(used, processes), "handle", UUID, 0),))
-    view = GpuView(nvml, UUID)
+    view = GpuView(Device(FakeNvml(used, processes), "handle", UUID, 0))
     assert (view.used_bytes(), view.memory_source, view.sm_clock_mhz()) == (bytes_, source, 1980.0)
     assert view.total_bytes() == 100
 
 
 def test_without_nvml_nothing_is_known() -> None:
-    closed = GpuView(Nvml(FakeNvml([1], {}), Answer(None, Refusal.OTHER, "no driver")), UUID)
+    closed = GpuView(None)
     assert (closed.used_bytes(), closed.total_bytes(), closed.sm_clock_mhz()) == (None, None, None)
 
 
@@ -70,16 +69,12 @@ def test_the_watchdog_sees_the_limit_crossed_and_does_not_run_beside_timed_round
         crossed.set()
 
     watchdog = MemoryWatchdog(100, lambda: used[0], exceeded, period_s=0.001)
-    watchdog.start()
     assert threading.active_count() == before + 1
     used[0] = 101
     assert crossed.wait(10)
     assert seen == [101]
     with pytest.raises(MemoryLimitError, match="limit"):
         watchdog.stop()
-    assert threading.active_count() == before
-    without = MemoryWatchdog(None, lambda: 1, lambda _: None)
-    without.start()
     assert threading.active_count() == before
 
 

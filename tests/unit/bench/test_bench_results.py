@@ -183,9 +183,6 @@ def test_layers_of_the_recommended_case_are_bars_with_the_longest_first() -> Non
     assert "conv6" in drawn(picture)
 
 
-# ---- searches ----
-
-
 # ---- side by side ----
 
 

@@ -13,7 +13,7 @@ from perfharness.analysis.suites.latency import (
     rate_estimate,
 )
 from perfharness.model.bench import Estimate, LatencyStats
-from perfharness.model.result import Float64
+from perfharness.model.columns import Float64
 from tests.unit.bench_results import made_up
 
 RUNS = 50

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from perfharness.cluster import find_node, measure_offset
+from perfharness.cluster import find_node
+from perfharness.cluster.member import measure_offset
 from perfharness.errors import UsageError
 
 ENGINES = {

@@ -12,6 +12,8 @@ import pytest
 import perfharness
 from perfharness.cli.main import run
 from perfharness.model.manifest import MeasuredProcess
+from tests.unit.compared_runs import compared as compare
+from tests.unit.compared_runs import first_version as first
 from tests.unit.compared_runs import write_launch, write_side
 from tests.unit.export_runs import recorded_trace, series_of_runs
 from tests.unit.run_records import process
@@ -20,18 +22,6 @@ BASE = [10.0, 10.05, 9.95, 10.02, 9.98]
 SLOWER = [1.1 * time for time in BASE]
 GPUS = [{"index": 0, "uuid": "GPU-1", "name": "H200"}]
 Captured = pytest.CaptureFixture[str]
-
-
-def compare(capsys: Captured, *words: str, code: int = 0) -> dict[str, Any]:
-    capsys.readouterr()
-    assert run(["compare", *words, "--format", "json"]) == code
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
-
-
-def first(capsys: Captured, *words: str, code: int = 0) -> dict[str, Any]:
-    version: dict[str, Any] = compare(capsys, *words, code=code)["versions"][0]
-    return version
 
 
 def row(version: dict[str, Any], stage: str, metric: str = "cpu_time_per_item") -> dict[str, Any]:

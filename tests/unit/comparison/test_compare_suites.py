@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -13,17 +12,11 @@ from perfharness.cli.main import run
 from perfharness.model.bench import AccuracyRecord, CaseResult, MachineRecord, TensorSpec
 from perfharness.model.bench_suite import BenchSuiteResult
 from tests.unit.bench_results import made_up
+from tests.unit.compared_runs import compared as compare
 
 NOISE = (1.0, 1.002, 0.998, 1.001)
 TORCH, ONNX = "net/torch/plain/fp32/cuda/batch 8", "net/onnxruntime/plain/fp32/cuda/batch 8"
 CASE = f"'{TORCH}'"
-
-
-def compare(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
-    capsys.readouterr()
-    assert run(["compare", *words, "--format", "json"]) == code
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
 
 
 def written(folder: Path, *cases: CaseResult, gpu: str = "NVIDIA H200", **more: Any) -> str:

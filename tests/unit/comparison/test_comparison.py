@@ -16,8 +16,8 @@ from perfharness.analysis.comparison.compare import (
     compare,
     holm,
 )
-from perfharness.analysis.comparison.launches import alike_p_value, first_launch_p_value, mean_of_launches
-from perfharness.model.result import Float64
+from perfharness.analysis.comparison.launches import alike_p_value, first_launch_p_value
+from perfharness.model.columns import Float64
 
 TIMES = st.lists(st.floats(0.5, 2.0), min_size=2, max_size=8).map(np.asarray)
 ANY_EFFECT = Rule(min_effect=0.0)
@@ -161,23 +161,6 @@ def test_equal_sides_are_seldom_called_different(
 
 
 # ---- numbers over launches ----
-
-
-@pytest.mark.parametrize(
-    ("values", "mean", "half"),
-    [
-        ([9.0, 10.0, 11.0], 10.0, 4.302653 / 3**0.5),  # t of 2 degrees; the deviation is 1
-        ([], None, None),
-        ([5.0], 5.0, None),
-        ([5.0, None], None, None),
-    ],
-)
-def test_a_mean_has_an_interval_or_a_reason(values: list[float | None], mean: float | None, half: float | None) -> None:
-    found = mean_of_launches(values)
-    assert found.mean == mean
-    assert bool(found.reason) == (half is None) == (found.low is None) == (found.std is None)
-    if half is not None:
-        assert (found.low, found.high) == pytest.approx((10 - half, 10 + half))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perfharness.cli.main import run
-from tests.unit.compared_runs import write_side
+from tests.unit.compared_runs import first_version, write_side
 
 COUNT = 40
 LOG = """\
@@ -44,10 +44,7 @@ def times(compute_ms: float, **more: Any) -> list[dict[str, Any]]:
 
 def compare(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
     """A comparison at a stated spread."""
-    capsys.readouterr()
-    assert run(["compare", *map(str, words), "--spread", "2%", "--format", "json"]) == 0
-    version: dict[str, Any] = json.loads(capsys.readouterr().out)["versions"][0]
-    return version
+    return first_version(capsys, *words, "--spread", "2%")
 
 
 def means(version: dict[str, Any]) -> dict[str, Any]:

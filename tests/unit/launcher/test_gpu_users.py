@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,14 @@ PARENT, INIT, GONE, SERVER = os.getppid(), 1, 1 << 22, 400
 """Two processes that live, one that does not, and MPS's server."""
 
 GPU = device(gpu_uuid(0))
-Users = Mapping[str, list[int]]
+USED = "used"
+Users = Mapping[str, Any]
 
 
-def machine(users: Users, used_bytes: int = 0) -> NvmlRecord:
-    """An H100 with so many processes in each of NVML's lists, and so much memory in use."""
-    record = h100_machine()
-    value(record, "nvmlDeviceGetMemoryInfo", GPU, pynvml.nvmlMemory_v2, result={"struct": {"used": used_bytes}})
+def machine(users: Users) -> NvmlRecord:
+    """An H100 with so many processes in each of NVML's lists, and so many bytes in use (`USED`)."""
+    record, memory = h100_machine(), {"used": users.get(USED, 0)}
+    value(record, "nvmlDeviceGetMemoryInfo", GPU, pynvml.nvmlMemory_v2, result={"struct": memory})
     value(record, "nvmlSystemGetProcessName", SERVER, result="/usr/bin/nvidia-cuda-mps-server")
     for name in LISTS:
         listed = [{"struct": {"pid": pid, "usedGpuMemory": 64 << 20}} for pid in users.get(name, ())]
@@ -57,7 +59,7 @@ class Machine:
     @contextmanager
     def launched(self, record: NvmlRecord, *, required: bool = False) -> Iterator[None]:
         self.replay(record)
-        self.run.enter([other_users(required=required)])
+        self.run.enter([partial(other_users, required=required)])
         yield
         self.run.leave()
 
@@ -85,40 +87,21 @@ SHARED = [("gpu-shared", "warning")]
         ({}, {COMPUTE: [GONE]}, [], ([], [])),  # one of the run, that ended just now
         ({COMPUTE: [SERVER]}, {COMPUTE: [SERVER]}, [], ([], [])),  # it does nothing itself
         ({COMPUTE: [SERVER], MPS: [INIT]}, {}, SHARED, ([INIT], [])),
+        ({USED: 1 << 20}, {USED: 1 << 20}, [], ([], [])),
+        ({USED: 1 << 30}, {USED: 1 << 30}, SHARED, ([1 << 30], [])),
+        ({}, {USED: 1 << 30}, SHARED, ([], [1 << 30])),
+        ({COMPUTE: [SERVER], USED: 1 << 30}, {}, [], ([], [])),  # the memory is that of the listed ones
     ],
 )
 def test_other_users_before_and_after(
     here: Machine, before: Users, after: Users, found: list[Any], recorded: tuple[list[int], list[int]]
 ) -> None:
+    """`recorded`: pids, or the bytes of processes of another container, which have none."""
     with here.launched(machine(before)):
         here.replay(machine(after))
     assert here.found() == found
     lists = [here.recorded()[name] for name in ("foreign_before", "foreign_after")]
-    assert [[user["pid"] for user in users] for users in lists] == list(recorded)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "found", "recorded"),
-    [
-        (1 << 20, 1 << 20, [], ([], [])),
-        (1 << 30, 1 << 30, SHARED, ([1 << 30], [])),
-        (0, 1 << 30, SHARED, ([], [1 << 30])),
-    ],
-)
-def test_memory_in_use_by_processes_of_another_container(
-    here: Machine, before: int, after: int, found: list[Any], recorded: tuple[list[int], list[int]]
-) -> None:
-    with here.launched(machine({}, before)):
-        here.replay(machine({}, after))
-    assert here.found() == found
-    lists = [here.recorded()[name] for name in ("foreign_before", "foreign_after")]
-    assert [[user["memory_bytes"] for user in users] for users in lists] == list(recorded)
-
-
-def test_memory_of_processes_that_are_listed_is_theirs(here: Machine) -> None:
-    with here.launched(machine({COMPUTE: [SERVER]}, 1 << 30)):
-        pass
-    assert here.found() == []
+    assert [[user["pid"] or user["memory_bytes"] for user in users] for users in lists] == list(recorded)
 
 
 def test_a_process_of_the_run_is_no_other(here: Machine) -> None:

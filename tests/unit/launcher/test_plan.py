@@ -158,13 +158,15 @@ def test_gpus_that_nvml_lists_only_in_part(launch: Launch) -> None:
     assert [one.uuids for one in printed.processes] == [[mig_uuid(2, 0)]]
 
 
+UNCAPTURED = [f"{batches} --tracer embedded --no-telemetry" for batches in ("5", "-1:5", "a:b")]
 CONTRADICTIONS = "-np 0 -w -1 --timeout 0 --tracer embedded --nsys /x --barrier-timeout 0 --cool-down nan -o file"
+MISTAKEN = ["gone.py", "-o", "-np", "-w", "--timeout", "--barrier", "--annotate-torch", "--cool", "--nsys"]
 
 
 @pytest.mark.parametrize(
     ("gpus", "command", "words"),
     [
-        (2, f"{CONTRADICTIONS} gone.py", ["gone.py", "-o", "-np", "-w", "--timeout", "--barrier", "--cool", "--nsys"]),
+        (2, f"{CONTRADICTIONS} --annotate-torch -1 gone.py", MISTAKEN),
         (2, f"--config bad.toml {PROGRAM}", ["gpus-per-process", "measure-idle", "cool-down-limit", "batch-pattern"]),
         (2, f"-ng 0 -go -1 --explain {PROGRAM}", ["-ng 0", "-go -1", "--explain"]),
         (2, f"-ng 3 {PROGRAM}", ["2 GPUs"]),
@@ -184,6 +186,8 @@ CONTRADICTIONS = "-np 0 -w -1 --timeout 0 --tracer embedded --nsys /x --barrier-
             f"--capture-batches 5:5 --explain {PROGRAM}",
             ["none", "FIRST:LAST", "--explain", "--no-telemetry", "tracer"],
         ),
+        *((0, f"--capture-batches {words} {PROGRAM}", ["FIRST:LAST"]) for words in UNCAPTURED),
+        (0, f"-o caf{chr(0xDCE9)} {PROGRAM}", ["UTF-8"]),
         (0, "folder", ["folder"]),
         (0, "folder.py", ["folder.py"]),
         (0, "text", ["python text"]),
@@ -292,6 +296,7 @@ OLD_CUDA = {**OLD, "cupti": "12.4"}
         ([{}], {}, "--tracer nsys", f"python3 x.py {chr(0xDCE9)}", "2 UTF-8"),
         ([], {"has_perfharness": False}, "", "python3 x.py", "2 perfharness"),
         ([], {}, "--tracer embedded", "python3 -I x.py", "2 -I"),
+        ([], {}, "--annotate-torch 1 --tracer none", "python3 -uS x.py", "2 -uS"),
         ([], {}, "--annotate a.toml --tracer none", "python3 -uE x.py", "2 -uE"),
         ([], {}, "--annotate a.toml --tracer none", PROGRAM, "2 --annotate"),
         ([], {}, "--nsys /no/nsys", "python3 x.py", "2 /no/nsys"),

@@ -25,7 +25,8 @@ from perfharness.analysis.metrics.memory import batch_peak, growth
 from perfharness.analysis.metrics.results import RunMetrics
 from perfharness.analysis.metrics.summary import summarise_metrics
 from perfharness.analysis.timeline.busy import BusyLine
-from perfharness.model.result import BatchLoop, Float64, GpuWork
+from perfharness.model.columns import Float64
+from perfharness.model.result import BatchLoop, GpuWork
 from perfharness.model.telemetry import CLOCK_EVENT_REASONS, SampleLog, Series, process_subject
 from tests.support.sample_builder import SampleBuilder
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,27 +31,18 @@ PATIENCE_S = 60.0
 Hold = Callable[..., StartBarrier]
 
 
-class Clock:
+@pytest.fixture
+def clock() -> SimpleNamespace:
     """Time that the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+    return SimpleNamespace(now=100.0)
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def hold(tmp_path: Path, clock: Clock) -> Iterator[Hold]:
+def hold(tmp_path: Path, clock: SimpleNamespace) -> Iterator[Hold]:
     opened = []
 
     def make(processes: Mapping[int, str]) -> StartBarrier:
-        opened.append(StartBarrier(tmp_path / "barrier", processes, timeout_s=30.0, clock=clock))
+        opened.append(StartBarrier(tmp_path / "barrier", processes, timeout_s=30.0, clock=lambda: float(clock.now)))
         return opened[-1]
 
     yield make
@@ -58,79 +50,65 @@ def hold(tmp_path: Path, clock: Clock) -> Iterator[Hold]:
         barrier.close()
 
 
-def come(barrier: StartBarrier, index: int, unix_ns: int = 5) -> None:
+def come(barrier: StartBarrier, index: int) -> None:
     """What the recorder writes."""
     with (barrier.folder / environment.BARRIER_ARRIVALS).open("wb", buffering=0) as arrivals:
-        arrivals.write(b"%d 4711 %d -1 -1\n" % (index, unix_ns))
+        arrivals.write(b"%d 4711 5 -1 -1\n" % index)
 
 
 def codes(barrier: StartBarrier) -> list[tuple[str, str | None]]:
     return [(finding.code, finding.process) for finding in barrier.findings()]
 
 
-def is_open(barrier: StartBarrier) -> bool:
-    """Asked each time anew, which a type checker does not expect of a property."""
-    return barrier.is_open
-
-
 # ---- the launch's side ----
 
 
-def test_the_gate_opens_when_all_have_come(hold: Hold) -> None:
-    barrier = hold(TWO)
-    barrier.poll([])
-    come(barrier, 1, unix_ns=70)
-    barrier.poll([])
-    assert not is_open(barrier)
-    assert (barrier.holds(0), barrier.holds(1)) == (False, True)
-    come(barrier, 1)  # a second thread of the same process
-    barrier.poll([])
-    assert not is_open(barrier)
-    come(barrier, 0, unix_ns=90)
-    barrier.poll([])
-    assert is_open(barrier)
-    assert not barrier.holds(1)
-    assert barrier.record().arrived_unix_ns == {"proc_0_gpu_0": 90, "proc_1_gpu_0": 70}
-    assert codes(barrier) == []
-
-
-def test_one_that_never_comes_is_named_and_the_others_go_on(hold: Hold, clock: Clock) -> None:
-    barrier = hold(THREE)
-    clock.now += 1000  # imports may take as long as they like before the first one is there
-    barrier.poll([])
-    come(barrier, 0)
-    come(barrier, 2)
-    barrier.poll([])
-    clock.now += 29.9
-    barrier.poll([])
-    assert not is_open(barrier)
-    clock.now += 0.2
-    barrier.poll([])
-    assert is_open(barrier)
-    assert codes(barrier) == [("start-barrier-missed", "proc_1_gpu_0")]
+MISSED = ("start-barrier-missed", "proc_1_gpu_0")
 
 
 @pytest.mark.parametrize(
     ("processes", "steps", "opens", "found"),
     [
-        (THREE, [0, [1], 2, [1]], 3, [("start-barrier-missed", "proc_1_gpu_0")]),
-        (TWO, [0, [], [1]], 2, [("start-barrier-missed", "proc_1_gpu_0")]),
+        (TWO, [[], 1, [], 1, [], 0, []], 6, []),
+        (THREE, [1000.0, [], 0, 2, [], 29.9, [], 0.2, []], 8, [MISSED]),
+        (THREE, [0, [1], 2, [1]], 3, [MISSED]),
+        (TWO, [0, [], [1]], 2, [MISSED]),
         (TWO, [[0, 1]], None, [("start-barrier-missed", None)]),
         (THREE, [0, [], [0], 1, 2, [0]], 5, []),
     ],
-    ids=["one ends before it comes", "the last one ends", "nobody comes", "one ended while it waited"],
+    ids=[
+        "two threads of one process, then the other",
+        "one never comes; the time before the first one does not count",
+        "one ends before it comes",
+        "the last one ends",
+        "nobody comes",
+        "one ended while it waited",
+    ],
 )
 def test_who_is_waited_for(
-    hold: Hold, processes: Mapping[int, str], steps: list[Any], opens: int | None, found: list[tuple[str, str | None]]
+    hold: Hold,
+    clock: SimpleNamespace,
+    processes: Mapping[int, str],
+    steps: list[Any],
+    opens: int | None,
+    found: list[Any],
 ) -> None:
-    """A number: that process comes. A list: the processes that are over at a poll. Opens at that step, not before."""
+    """A number: that process comes. A list: the processes that are over at a poll. A fraction: so many seconds pass.
+    Opens at that step, not before.
+    """
     barrier = hold(processes)
+    come_by_now: set[int] = set()
     for place, step in enumerate(steps):
         if isinstance(step, int):
             come(barrier, step)
+            come_by_now.add(step)
+        elif isinstance(step, float):
+            clock.now += step
         else:
             barrier.poll(step)
-        assert is_open(barrier) is (opens is not None and place >= opens)
+            holding = {index for index in processes if barrier.holds(index)}
+            assert holding == (set() if barrier.is_open else come_by_now)
+        assert barrier.is_open is (opens is not None and place >= opens)
     assert codes(barrier) == found
     assert (barrier.record().opened_unix_ns is None) is (opens is None)
 
@@ -142,7 +120,7 @@ def test_a_line_that_comes_in_two_parts(hold: Hold) -> None:
         barrier.poll([])
         arrivals.write(b"11 5\n0 4712 6\n")
         barrier.poll([])
-    assert barrier.arrived_unix_ns == {1: 5, 0: 6}
+    assert barrier.record().arrived_unix_ns == {"proc_0_gpu_0": 6, "proc_1_gpu_0": 5}
 
 
 # ---- the recorder's side ----

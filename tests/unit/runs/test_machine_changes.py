@@ -31,14 +31,12 @@ def gpu(*before: dict[str, Any], after: tuple[dict[str, Any], ...] = (), reason:
 
 def changes(folder: Path, *launches: dict[str, Any], mhz: tuple[float, ...] = ()) -> list[MachineChange]:
     """Between launches `a`, `b`, … with these companions, and these clocks of their GPU."""
-    folders = [run_folder(folder / name, process_record(0)) for name, _ in zip("abcdefgh", launches, strict=False)]
-    for place, (path, companions) in enumerate(zip(folders, launches, strict=True)):
-        tree = json.loads((path / "manifest.json").read_text())
-        (path / "manifest.json").write_text(json.dumps({**tree, "companions": companions}))
-        if mhz:
-            gpus = [{"gpu_index": 0, "figures": {"sm_clock_mhz": {"mean": mhz[place]}}}]
-            mean = {"meta": {"findings": []}, "gpu_metrics": {"gpus": gpus}}
-            (path / "benchmark_mean.json").write_text(json.dumps(mean))
+    named = zip("abcdefgh", launches, strict=False)
+    folders = [run_folder(folder / name, process_record(0), companions=one) for name, one in named]
+    for path, clock in zip(folders, mhz, strict=False):
+        gpus = [{"gpu_index": 0, "figures": {"sm_clock_mhz": {"mean": clock}}}]
+        mean = {"meta": {"findings": []}, "gpu_metrics": {"gpus": gpus}}
+        (path / "benchmark_mean.json").write_text(json.dumps(mean))
     return perfharness.machine_changes(folders)
 
 

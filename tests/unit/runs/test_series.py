@@ -25,11 +25,7 @@ BATCH = "toy/batch"
 Captured = pytest.CaptureFixture[str]
 
 
-def written(folder: Path) -> Any:
-    return json.loads((folder / "series.json").read_text())
-
-
-def write_launch(folder: Path, batch_ms: float | None, period_ms: float) -> None:
+def write_launch(folder: Path, batch_ms: float | None, period_ms: float, **manifest: Any) -> None:
     """A launch whose batches took that long; None: it has a range, and no batch."""
     trace = Recorded(gpu=False)
     for index in range(5):
@@ -37,7 +33,7 @@ def write_launch(folder: Path, batch_ms: float | None, period_ms: float) -> None
         trace.stage("other", start, start + 1) if batch_ms is None else trace.batch(index, start, start + batch_ms)
     (folder / "proc_0_gpu_0").mkdir(parents=True)
     trace.write(folder / "proc_0_gpu_0" / "trace.sqlite")
-    run_folder(folder, process_record(0, duration_s=2.0, user_s=1.0, system_s=0.5))
+    run_folder(folder, process_record(0, duration_s=2.0, user_s=1.0, system_s=0.5), **manifest)
 
 
 def series(folder: Path, kind: str, *rows: dict[str, Any]) -> Any:
@@ -58,12 +54,9 @@ def series(folder: Path, kind: str, *rows: dict[str, Any]) -> Any:
 def repeat(folder: Path, times: Sequence[float | None], *, disturbed: int | None = None, **row: Any) -> Any:
     """A repeat; the reference loop took twice as long around the disturbed launch."""
     for number, time in enumerate(times):
-        out = folder / f"launch_{number}"
-        write_launch(out, time, 20.0)
         loop = {"wall_ms": 2.0 if number == disturbed else 1.0, "cpu_ms": 1.0}
         load = {"cpus": 2, "loop_before": loop, "loop_after": loop}
-        tree = json.loads((out / "manifest.json").read_text()) | {"companions": {"yardstick": load}}
-        (out / "manifest.json").write_text(json.dumps(tree))
+        write_launch(folder / f"launch_{number}", time, 20.0, companions={"yardstick": load})
     return series(folder, "repeat", *({"folder": f"launch_{number}", **row} for number in range(len(times))))
 
 
@@ -88,7 +81,7 @@ def test_what_has_no_interval_has_a_reason(
     tmp_path: Path, times: tuple[float | None, ...], mean: float | None, median: float
 ) -> None:
     found = repeat(tmp_path, times)["summary"]["launch"][BATCH]["cpu_time"]
-    assert [found[name] for name in ("mean", "low", "high", "median")] == [mean, None, None, median]
+    assert [found[name] for name in ("mean", "std", "low", "high", "median")] == [mean, None, None, None, median]
     assert found["reason"]
 
 

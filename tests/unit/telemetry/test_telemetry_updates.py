@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.model.telemetry import ClockTieRecord, Float64, TelemetryMeta
-from perfharness.model.trace import Int64
+from perfharness.model.columns import Float64, Int64
+from perfharness.model.telemetry import ClockTieRecord, TelemetryMeta
 from perfharness.telemetry.readings import (
     Readings,
     UpdatePeriod,

@@ -1,8 +1,7 @@
 """CUDA calls by purpose: launches, copies, reads, waits, allocations; and the host time that leads to them.
 
 The time of an outermost call includes the gap since the previous call on its thread, if that gap is at most
-`STEP_CALLS` (before a wait, `TURN_CALLS`) times the usual launching call of this trace; longer gaps are other host
-work. Being relative, this limit holds on slow and fast hosts, and under any tracer.
+`STEP_CALLS` (before a wait, `TURN_CALLS`) times the usual launching call of this trace; longer gaps are other work.
 """
 
 from __future__ import annotations
@@ -18,16 +17,8 @@ from perfharness.analysis.timeline.cuda_calls import call_activities
 from perfharness.analysis.timeline.intervals import nest
 from perfharness.analysis.timeline.projection import Launches
 from perfharness.model.activity import CODES, Activity
-from perfharness.model.trace import (
-    Bool,
-    CopyKind,
-    GpuOperationKind,
-    Int64,
-    Integers,
-    MemoryKind,
-    OperationDetails,
-    Trace,
-)
+from perfharness.model.columns import Bool, Int64, Integers
+from perfharness.model.trace import CopyKind, GpuOperationKind, MemoryKind, OperationDetails, Trace
 from perfharness.trace.columns import narrow
 
 _Value = TypeVar("_Value", bound=np.generic)
@@ -155,11 +146,9 @@ def _usual_launch(trace: Trace, launches: Launches) -> float:
 def _parents(thread: Int64, start: Int64, end: Int64) -> Integers:
     """The enclosing call of each call, -1 for most. Few calls are nested, so only those are searched."""
     parent = np.full(len(start), -1, dtype=np.int32)
-    if not len(start):
-        return parent
     # Put threads one after the other on one line, so that one running maximum serves all.
     e = end
-    if thread[0] != thread[-1]:  # calls are ordered by thread
+    if len(start) and thread[0] != thread[-1]:  # calls are ordered by thread
         e = end + np.r_[0, np.cumsum(thread[1:] != thread[:-1])] * (int(end.max()) - int(start.min()) + 1)
     is_inner = np.r_[False, e[1:] <= np.maximum.accumulate(e)[:-1]]
     inner, outer = np.flatnonzero(is_inner), np.flatnonzero(~is_inner)

@@ -13,9 +13,9 @@ import numpy as np
 from perfharness.analysis.diagnosis.gpu.calls import stays_inside
 from perfharness.analysis.diagnosis.gpu.workload import StageEvents, Workload, busy_line
 from perfharness.analysis.timeline.busy import BusyLine
+from perfharness.model.columns import Float64, Int64
 from perfharness.model.diagnosis import GpuCounters, RooflinePoint
-from perfharness.model.result import Float64
-from perfharness.model.trace import GpuDevice, GpuMetric, GpuMetrics, GpuOperationKind, Int64
+from perfharness.model.trace import GpuDevice, GpuMetric, GpuMetrics, GpuOperationKind
 
 MAX_UNCERTAINTY = 0.10
 """Largest half-width of a share's bounds: beyond it, 40 and 60 % cannot be told apart."""
@@ -38,12 +38,8 @@ NOT_SAMPLED = "fp32, fp16 and fp64 pipes, and bytes over PCIe and NVLink: not in
 
 
 def trace_counters(events: StageEvents) -> list[GpuCounters]:
-    """Counters per GPU of the stage's kernels, graphs and memsets, or of its copies inside a GPU if it has none of
-    these. Empty without readings.
-    """
+    """Counters per GPU of the stage's kernels, graphs and memsets; without these, of its copies inside a GPU."""
     workload = events.workload
-    if workload.trace.gpu_metrics is None:
-        return []
     wanted = events.operation[events.operation_kind != GpuOperationKind.MEMCPY]
     if not len(wanted):
         wanted = events.operation[stays_inside(workload.trace.details, events.operation)]

@@ -10,9 +10,9 @@ import numpy as np
 
 from perfharness.analysis.timeline.gpus import Gpus
 from perfharness.analysis.timeline.grouping import group_rows
+from perfharness.model.columns import Float64, Int64, Integers
 from perfharness.model.diagnosis import KernelKind, OccupancyLimiter
-from perfharness.model.result import Float64
-from perfharness.model.trace import GpuDevice, GpuOperationKind, Int64, Integers, OperationDetails, Trace
+from perfharness.model.trace import GpuDevice, GpuOperationKind, OperationDetails, Trace
 from perfharness.trace.names import by_name
 
 WARP = 32

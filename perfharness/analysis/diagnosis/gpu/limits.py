@@ -18,8 +18,9 @@ from perfharness.analysis.diagnosis.gpu.counters import roofline_point
 from perfharness.analysis.diagnosis.gpu.kernels import KINDS_OF_KERNELS
 from perfharness.analysis.diagnosis.gpu.workload import StageEvents, Workload
 from perfharness.analysis.timeline.grouping import sum_by_code
+from perfharness.model.columns import Int64
 from perfharness.model.diagnosis import GpuCounters, GpuLimit, GpuLimits, KernelKind
-from perfharness.model.trace import GpuOperationKind, Int64
+from perfharness.model.trace import GpuOperationKind
 from perfharness.model.units import NS_PER_MS
 
 Basis = Literal["counters", "shape", "bandwidth", "names"]

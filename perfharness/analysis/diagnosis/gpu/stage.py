@@ -26,8 +26,9 @@ from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.cuda_calls import BEGINS_CAPTURE, ENDS_CAPTURE, calls_named
 from perfharness.analysis.timeline.grouping import count_by_code, group_rows, sum_by_code
 from perfharness.model.activity import CODES, Activity
+from perfharness.model.columns import Bool, Int64
 from perfharness.model.diagnosis import CopyGroup, GpuCounters, GpuLimits, KernelGroup
-from perfharness.model.trace import Bool, CopyKind, Int64, MemoryKind
+from perfharness.model.trace import CopyKind, MemoryKind
 
 MIN_BATCHES = 6
 """Fewest batches for a statement about the steady state (the second half)."""
@@ -82,7 +83,7 @@ def gpu_time(events: StageEvents) -> GpuTime:
     copies = events.copies[~stays_inside(workload.trace.details, events.copies)]
     start, end = operations.start_ns[copies], operations.end_ns[copies]
     alone = float((end - start - gpus.compute.within(start, end)).sum())
-    counters = trace_counters(events) if len(events.operation) else []
+    counters = trace_counters(events)
     limits = gpu_limits(events, counters)
     reached = [point.flop_per_s / point.ceiling_flop_per_s for point in limits.roofline if point.ceiling_flop_per_s > 0]
     for_stages, other = _for_other_stages(events)
@@ -117,7 +118,8 @@ def _issuing(events: StageEvents) -> dict[str, float]:
     started = count_by_code(role[calls.starts[call]], ROLES)
     of_operation = calls.of_launch[events.launch]
     gpu_ns = sum_by_code(of_operation, events.operation_ns, ROLES)
-    copied = events.operation[of_operation == COPY]
+    of_copies, copied = events.operation_ns[of_operation == COPY], events.operation[of_operation == COPY]
+    is_pageable = host_memory(events.workload.trace.details, copied) == MemoryKind.PAGEABLE
     # Waits for copies of other stages count as waits of this one.
     waits = [WAIT] if started[READ_BACK] else [WAIT, READ_BACK]
     counts = {
@@ -133,7 +135,7 @@ def _issuing(events: StageEvents) -> dict[str, float]:
         "issued_gpu": gpu_ns[LAUNCH],
         "copying": spent_ns[COPY] + to_it_ns[COPY],
         "copies_gpu": gpu_ns[COPY],
-        "pageable": _pageable_ns(events, copied),
+        "pageable": of_copies[is_pageable].sum(),
         "reading": spent_ns[READ_BACK] if started[READ_BACK] else 0.0,
         "synchronizing": spent_ns[waits].sum(),
         "turning": to_it_ns[READ_BACK] + to_it_ns[WAIT],
@@ -142,12 +144,6 @@ def _issuing(events: StageEvents) -> dict[str, float]:
     batches, wall = max(events.stage.batches, 1), max(events.wall, 1.0)
     shares = {name: float(ns) / wall for name, ns in times_ns.items()}
     return {name: float(number) / batches for name, number in counts.items()} | shares
-
-
-def _pageable_ns(events: StageEvents, copies: Int64) -> float:
-    operations = events.workload.trace.operations
-    mine = copies[host_memory(events.workload.trace.details, copies) == MemoryKind.PAGEABLE]
-    return float((operations.end_ns[mine] - operations.start_ns[mine]).sum())
 
 
 def _shared(events: StageEvents) -> float:
@@ -272,9 +268,7 @@ def top_kernels(events: StageEvents) -> list[KernelGroup]:
             continue
         example, limiter = int(groups.example[position]), int(groups.limiter[position])
         name, count, time = int(details.name[example]), int(counts[position]), float(times[position])
-        counters = []
-        if workload.trace.gpu_metrics is not None:
-            counters = operation_counters(workload, kernels.operation[kernels.group == position])
+        counters = operation_counters(workload, kernels.operation[kernels.group == position])
         gpu = int(workload.gpus.of[example])
         top.append(
             KernelGroup(

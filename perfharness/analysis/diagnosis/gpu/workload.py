@@ -16,8 +16,8 @@ from perfharness.analysis.stages.times import StageRows
 from perfharness.analysis.timeline.busy import BusyLine, expand, overlaps
 from perfharness.analysis.timeline.gpus import Gpus, find_gpus
 from perfharness.analysis.timeline.grouping import sum_by_code, unique
-from perfharness.model.result import Float64
-from perfharness.model.trace import Bool, GpuOperationKind, GpuOperations, Int64, Integers, Trace
+from perfharness.model.columns import Bool, Float64, Int64, Integers
+from perfharness.model.trace import GpuOperationKind, GpuOperations, Trace
 from perfharness.model.units import NS_PER_MS
 from perfharness.trace.columns import narrow
 
@@ -149,9 +149,7 @@ class StageKernels:
 
 @dataclass(frozen=True)
 class StageEvents:
-    """Ranges of a stage, and the launches and calls in them (indices in the workload's orders), each with its range
-    (`…_of`).
-    """
+    """Ranges of a stage; launches and calls in them, as indices of the workload, each with its range (`…_of`)."""
 
     workload: Workload
     stage: StageRows
@@ -197,10 +195,8 @@ class StageEvents:
     @cached_property
     def kernels(self) -> StageKernels:
         """Kernels among the stage's operations."""
-        groups, kernel, length = self.workload.kernels, self.operation, self.operation_ns
-        is_kernel = self.operation_kind == GpuOperationKind.KERNEL
-        if not is_kernel.all():
-            kernel, length = kernel[is_kernel], length[is_kernel]
+        groups, is_kernel = self.workload.kernels, self.operation_kind == GpuOperationKind.KERNEL
+        kernel, length = self.operation[is_kernel], self.operation_ns[is_kernel]
         group = groups.of[kernel]
         return StageKernels(kernel, length, group, sum_by_code(group, length, len(groups)))
 
