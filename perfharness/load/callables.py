@@ -45,7 +45,7 @@ def main(name: str, *inputs: str) -> None:
 
 
 def load_callable(name: str) -> Callable[..., Any]:
-    """The object with this name. Raises `UsageError` if it does not exist, or cannot be imported or called."""
+    """The object with this name. Raises `UsageError` if it cannot be imported or called."""
     place, _, path = name.rpartition(":")
     if not place:
         raise UsageError(f"{name} has no module; use module:function or path/file.py:function")
@@ -89,9 +89,7 @@ def _imported(place: str) -> Any:
 
 
 def arguments_of(made: Callable[..., Any], *, has_inputs: bool) -> tuple[str, ...]:
-    """What a function, or an object of a class, is called with: `input`, `request`. Raises `UsageError` if it needs
-    more.
-    """
+    """`input`, `request`: what a function, or an object of a class, takes. Raises `UsageError` if it needs more."""
     needed = _needed(made)
     if inspect.isclass(made):
         if needed:
@@ -119,8 +117,7 @@ class CallableTarget(Target):
     """Calls a function; each call is a batch of the trace.
 
     Args:
-        function: a function, or a class: each worker makes an object of it before the clock starts, and calls its
-            `close()` at the end.
+        function: or a class: each worker makes an object before the clock starts, and calls its `close()` at the end.
         inputs: inputs of the requests; empty: the function gets the request.
         warmup: names of phases whose requests are not batches.
     """

@@ -14,13 +14,13 @@ LATE_SHARE = 0.2
 """Maximum share of the generator's lateness in the latency, for its mean and its p99."""
 
 LATE_MS = 1.0
-"""Smaller lateness is not reported, whatever its share: a target may be as fast as the wake-up of a thread."""
+"""Smaller lateness is not reported: a target may be as fast as the wake-up of a thread."""
 
 SEE_ERRORS = "The table of errors lists the first of each kind"
 COSTLY_TRACERS = ("nsys", "embedded")
 
 KEPT_UP = 0.97
-"""Minimum share of the target rate that must be achieved; below it the queue grows during the whole phase."""
+"""Minimum share of the target rate; below it the queue grows during the whole phase."""
 
 BY_CHANCE = 2
 """Random variation of the number of open requests."""
@@ -130,8 +130,9 @@ def keeps_up(phase: PhaseResult, result: LoadResult) -> bool:
 
 
 def _more_and_more_are_open(phase: PhaseResult, result: LoadResult) -> bool:
-    """Whether the number of open requests grew throughout the second half of a phase; in the first half it rises to its
-    level. A varying rate may be too high for part of the phase.
+    """Whether the number of open requests grew throughout the second half of a phase; first it rises to its level.
+
+    A varying rate may be too high for part of the phase.
     """
     windows = [one for one in result.windows if one.phase == phase.name]
     if not windows:

@@ -101,7 +101,7 @@ class LoadRun:
         return ClosedSchedule(phase, perf_counter_ns() + LEAD_NS, profile.mix, users, ids, random)
 
     def _judge(self, window: dict[str, Any]) -> None:
-        """Stop if the error rate exceeds the limit in each part of the last seconds: an outage, not a short burst."""
+        """Stop if the error rate exceeds the limit in each part of the last seconds, not for a short burst."""
         limit, length_ns = self.profile.max_error_rate, round(self.profile.error_window_s * 1e9)
         if limit is None or self.log.stop.is_set() or self.profile.phases[window["phase"]].warmup:
             return

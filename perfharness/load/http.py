@@ -100,7 +100,7 @@ class Message(NamedTuple):
 
 
 class HttpTarget(Target):
-    """Plain HTTP: the same bytes for every request of an input; all workers of a process share one connection pool.
+    """Plain HTTP: the same bytes for every request of an input; all workers share one connection pool.
 
     The pool has no limit: a request never waits for the connection of another.
     """
@@ -116,7 +116,7 @@ class HttpTarget(Target):
         self._ending: set[asyncio.Task[None]] = set()
 
     def open(self) -> None:
-        """Raise the limit of open files as far as permitted; connections are made when requests need them."""
+        """Raise the limit of open files as far as permitted."""
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -131,7 +131,7 @@ class HttpTarget(Target):
     # ---- the protocol ----
 
     async def prepare(self) -> None:
-        """Get from the server what is needed before the first request. Raises `UsageError`, and as `send`."""
+        """Get what is needed before the first request. Raises `UsageError`, and as `send`."""
 
     def make_message(self, body: bytes | None, kind: str | None) -> Message:
         """The message for the content of a file, or without one."""
@@ -213,7 +213,7 @@ class HttpTarget(Target):
 
     @asynccontextmanager
     async def send(self, message: Message, headers: Mapping[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a message; yields when the head of the answer has arrived. Redirects are answers and not followed.
+        """Send a message; yields when the head of the answer has arrived. Redirects are not followed.
 
         The unread rest of the body is read in the background, so that the connection can be reused.
         """
@@ -257,7 +257,7 @@ class HttpTarget(Target):
         )
 
     async def check(self, inputs: Iterable[str | None], timeout_s: float = CHECK_S) -> None:
-        """Prepare, and send one request of each input, without an id. Raises `UsageError` if none can be answered."""
+        """Send one request of each input, without an id. Raises `UsageError` if it cannot be answered."""
         try:
             await asyncio.wait_for(self.prepare(), timeout_s)
             for name in inputs:
@@ -338,7 +338,7 @@ class OpenAiTarget(HttpTarget):
         return Message("POST", self.url, orjson.dumps(content | settings.parameters), headers)
 
     async def read(self, response: aiohttp.ClientResponse, answer: Answer) -> bytes:
-        """Count tokens: from the server's usage, otherwise one for each part of the stream that has text."""
+        """Count tokens: from the server's usage, otherwise the parts of the stream that have text."""
         if response.content_type == "text/event-stream":
             return await self._read_stream(response, answer)
         body = await super().read(response, answer)
@@ -383,7 +383,7 @@ class OpenAiTarget(HttpTarget):
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[bytes, int]]:
-    """Data and arrival time of each event of a stream; an incomplete last line counts only if it is [DONE]."""
+    """Data and arrival time of each event; an incomplete last line counts only if it is [DONE]."""
     rest = b""
     async for chunk in response.content.iter_any():
         came_ns = time.perf_counter_ns()
@@ -420,7 +420,7 @@ TARGETS: dict[Kind, type[HttpTarget]] = {"plain": HttpTarget, "openai": OpenAiTa
 
 
 def http_targets(settings: HttpSettings, mix: Iterable[MixEntry], *, is_started: bool = False) -> MakeTarget:
-    """Makes the target of each worker, the same for all, after the server has answered one request of each input.
+    """Makes the target, the same for all workers, after the server has answered one request of each input.
 
     Raises as `HttpTarget.check`, and `LaunchError` if a server that was started for this run does not get ready.
     """

@@ -4,8 +4,7 @@
     app.wsgi_app = WsgiMiddleware(app.wsgi_app)  # Flask; Django: application = WsgiMiddleware(application)
 
 Requests without the header `X-Perfharness-Request` pass unchanged: probes, health checks, other users' requests.
-Outside of a launch a batch is a plain NVTX range. Standard library and the recorder only: this runs in the measured
-process.
+Outside of a launch a batch is a plain NVTX range. Runs in the measured process: standard library and recorder only.
 """
 
 from __future__ import annotations

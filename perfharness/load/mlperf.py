@@ -58,7 +58,7 @@ LAUNCH_SETTINGS = (
     "tracer", "nsys", "trace_os", "telemetry", "measure_idle_s", "cool_down_c", "cool_down_limit_s",
     "maximize_clocks", "output_dir", "history",
 )  # fmt: skip
-"""Settings of `perfharness launch` that apply to a LoadGen test, which is one process on one GPU or none."""
+"""Settings of `perfharness launch` that apply to a LoadGen test: one process, on one GPU or none."""
 
 
 class MlperfSettings(Settings):
@@ -226,9 +226,7 @@ def loadgen() -> ModuleType:
 
 
 def apply_rules(made: Any, settings: MlperfSettings, folder: Path) -> None:
-    """Apply the rules of a benchmark, built into LoadGen, and of user.conf, which is copied into the folder; LoadGen
-    needs a file, so it is empty if there is none.
-    """
+    """Apply LoadGen's rules of a benchmark, and user.conf, which is copied into the folder; LoadGen needs the file."""
     copy = folder / "user.conf"
     copy.write_bytes(b"" if settings.user_conf is None else settings.user_conf.read_bytes())
     if code := made.FromConfig(str(copy), settings.benchmark or "*", settings.scenario):
@@ -298,7 +296,7 @@ LEAST_BEYOND = 10
 """Minimum number of values beyond a percentile."""
 
 PADDING_SHARE = 0.01
-"""Share of padding in the executed rows; a smaller share is the last batch of an odd number of samples, at no cost."""
+"""Share of the executed rows; less is the last batch of an odd number of samples, at no cost."""
 
 PERCENTS = (50.0, 90.0, 95.0, 97.0, 99.0, 99.9)
 """The percentiles that LoadGen reports."""
@@ -404,8 +402,9 @@ def _run_once(plan: MlperfPlan, words: Sequence[str], observe: Observe) -> Mlper
 
 
 def _rate_for_another(result: MlperfResult, settings: MlperfSettings) -> float | None:
-    """Samples per second for another attempt if our rate made the test too short, or Server too late; None: neither, or
-    this was the second attempt.
+    """Samples per second for another attempt if our rate made the test too short, or Server too late.
+
+    None: neither, or this was the second attempt.
     """
     is_ours = settings.is_ours and settings.expected_rate is None
     if not is_ours or not {"Min duration", "Min queries", "Performance constraints"} & set(result.invalid_reasons):

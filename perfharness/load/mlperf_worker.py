@@ -1,7 +1,7 @@
 """The measured process of `perfharness mlperf`: `python -m perfharness.load.mlperf_worker SETTINGS`, as JSON.
 
-LoadGen runs in its own thread: an exception in one of its callbacks crashes the process, also that of Ctrl-C, which
-Python raises in the main thread. Output is in `mlperf/` of the process's folder: LoadGen's logs, and `sut.json`.
+LoadGen runs in its own thread: an exception in one of its callbacks, also that of Ctrl-C, crashes the process.
+Output is in `mlperf/` of the process's folder: LoadGen's logs, and `sut.json`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def sample_shapes(inputs: Sequence[TensorSpec], spec: CaseSpec) -> Shapes:
-    """The shape of one sample, by input; the batch must be the first dimension of all inputs. Raises `UsageError`."""
+    """The shape of one sample, by input. Raises `UsageError` if the batch is not the first dimension."""
     size = spec.case.batch_size
     shapes = input_shapes(inputs, spec)
     for name, shape in shapes.items():
@@ -317,7 +317,7 @@ class System:
             work.queries = (*work.queries, *more.queries)
 
     def warm_up(self, rounds: int, seconds: float) -> float:
-        """Execute the first sample on every session; on the largest one for `seconds`. Returns its mean time, s.
+        """Execute the first sample on every session; on the largest for `seconds`. Returns its mean time, s.
 
         The mean over some time is more stable than the minimum of a few rounds.
         """
@@ -524,7 +524,7 @@ class Test:
         self.ended.set()
 
     def fail(self, problem: str) -> None:
-        """End the test now; called in a thread of LoadGen or of its system, which waits for the end of the process."""
+        """End the test now; the calling thread waits for the end of the process."""
         self.problem = problem
         self.ended.set()
         threading.Event().wait()

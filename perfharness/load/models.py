@@ -49,7 +49,7 @@ class ModelSpec(Settings):
 
 
 class BackendTarget(CallableTarget):
-    """A session for each batch size of the mix, in the worker's thread; each call is one round, a batch of the trace.
+    """A session for each batch size of the mix; each call is one round, a batch of the trace.
 
     Args:
         profile: its mix has the batch sizes, and the inputs (`.npz`); inputs without a file are seeded random values.
@@ -61,7 +61,7 @@ class BackendTarget(CallableTarget):
         self._sessions: dict[str | None, Session] = {}
 
     def open(self) -> None:
-        """Load the model, allocate, write the inputs, and run one round, in which some frameworks compile."""
+        """Load the model, allocate, write the inputs, and run one round: some frameworks compile in it."""
         made, source, seed = backend(self._spec.backend), model_source(self._model), self._profile.seed
         device = self._spec.device_of(has_gpu=bool(os.environ.get("CUDA_VISIBLE_DEVICES")))
         for entry in self._profile.mix or (None,):

@@ -1,4 +1,4 @@
-"""The rows of the requests and a line per second, written during the load: a kill loses at most the last second.
+"""The rows of the requests and a line per second, written during the load: a kill loses the last second.
 
 Workers append plain tuples; a thread writes them once per second, in whole columns, to keep the interpreter free for
 the target. Rows go into an Arrow stream, which becomes `requests.parquet`. Each line of `load_windows.jsonl` is a JSON
@@ -109,7 +109,7 @@ class _Phase:
     index: int
     name: str
     due: Int64
-    """Due times of the requests of an open loop; empty in a closed loop, where requests are due when sent."""
+    """Due times of an open loop; empty in a closed loop, where requests are due when sent."""
 
     is_open: bool
     begin_ns: int
@@ -254,7 +254,7 @@ class LoadLog:
         return phase.counted_due - first
 
     def _with_first_message(self, one: Done) -> Done:
-        """Keep the message of the first error of a kind only, without secrets: a target may quote its input."""
+        """Keep the first message of a kind only, without secrets: a target may quote its input."""
         if one.error is None or one.message is None:
             return one
         is_first = one.error not in self._seen

@@ -43,7 +43,7 @@ NO_FILES = f"the run has no {WINDOWS_NAME} and {REQUESTS_NAME} of each process"
 
 
 def load_report(folder: Path) -> LoadReport | None:
-    """Read the load test of a run folder; None if it has none. Raises `ResultError` if its files are damaged."""
+    """Read the load test of a run folder, if any. Raises `ResultError` if its files are damaged."""
     result = read_model(folder / LOAD_NAME, LoadResult)
     if result is None:
         return None
@@ -60,7 +60,7 @@ def load_report(folder: Path) -> LoadReport | None:
 
 
 def report_of(result: LoadResult, requests: pa.Table | None = None, start_ns: int | None = None) -> LoadReport:
-    """Prepare a result and the rows of its requests, since `start_ns`; without rows there are no charts from them."""
+    """Prepare a result and the rows of its requests, since `start_ns`; charts over time need rows."""
     main = main_phase(result)
     phase = None if main is None else result.phases[main]
     parts = [] if requests is None else [of_phase(requests, one.name) for one in result.phases]
@@ -162,7 +162,7 @@ def _joined(windows: Sequence[LoadWindow]) -> LoadWindow:
 
 
 def curves_of(result: LoadResult, phases: Sequence[Requests], start_ns: int) -> Iterator[LoadCurve]:
-    """Percentiles over time. Each phase is cut into equal parts, of at least one second, that have enough requests."""
+    """Percentiles over time: of equal parts of a phase, of at least one second, with enough requests."""
     for time, names in CURVES.items():
         for of in names:
             points = [

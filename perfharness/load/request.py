@@ -128,7 +128,7 @@ def error_of(error: BaseException) -> Answer:
 
 
 def kind_of(error: BaseException) -> str:
-    """The error kind of an exception; out-of-memory errors of any framework are found by their name or message."""
+    """The error kind of an exception; frameworks run out of memory by a name or message."""
     if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
         return TIMEOUT
     if isinstance(error, ConnectionRefusedError):

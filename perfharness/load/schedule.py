@@ -77,9 +77,7 @@ class Schedule:
 
 @dataclass
 class OpenSchedule(Schedule):
-    """Requests at fixed times. One worker at a time takes the next request and waits for it; workers with a request do
-    not wait, so a due request is never delayed by one that is not due.
-    """
+    """Requests at fixed times. One worker at a time takes the next request and waits until it is due."""
 
     arrivals: Arrivals
     _next: int = field(default=0, init=False)
@@ -153,7 +151,7 @@ def arrivals_of(profile: Profile, index: int, first_id: int = 0, process: int = 
 
 
 def check_arrivals(profile: Profile) -> None:
-    """Raises `UsageError` if a file of arrivals is unreadable or has none within its phase, or a phase has too many."""
+    """Raises `UsageError` if a file of arrivals is unreadable, or a phase has none or too many."""
     for phase in profile.phases:
         if phase.times_file is not None:
             first_s = float(read_arrivals(phase.times_file)[0])

@@ -39,7 +39,7 @@ def load_of(command: Sequence[str], grace_s: float) -> Condition:
             with path.open("ab") as log:
                 generator = subprocess.Popen(
                     [*command, "--beside", str(process.folder), str(process.pid)],
-                    stdin=subprocess.PIPE,  # its end tells the generator to end, also if the launcher is killed
+                    stdin=subprocess.PIPE,  # the generator ends with it, also if the launcher is killed
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     env={name: value for name, value in os.environ.items() if name not in not_for_it},

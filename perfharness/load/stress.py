@@ -58,7 +58,7 @@ def model_spec(name: str | None, settings: Mapping[str, Any]) -> ModelSpec | Non
 
 @dataclass(frozen=True)
 class StressPlan:
-    """What is started; `serves`: the launched process is the server, and its load comes from another process."""
+    """What is started; `serves`: the launched process is the server, loaded from another one."""
 
     spec: WorkerSpec
     launch: LaunchPlan

@@ -55,7 +55,7 @@ def with_begun(requests: pa.Table, begun_ns: dict[int, int], error_ns: int) -> t
 
 
 def begun_in(folder: Path) -> tuple[dict[int, int], int]:
-    """When the batch of each request began, by its id, on the monotonic clock; and the error of these times."""
+    """When the batch of each request began, monotonic, by its id; and the error of these times."""
     found: dict[int, int] = {}
     error_ns = 0
     for process in open_run(folder).processes:

@@ -82,9 +82,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _opened(run: LoadRun) -> None:
-    """From now on a signal ends the load early. All processes of the launch start their clocks together, so the first
-    request does not wait for others.
-    """
+    """From now on a signal ends the load early. All processes of the launch start their clocks together."""
     signal.signal(signal.SIGINT, lambda *_: run.interrupt())
     signal.signal(signal.SIGTERM, lambda *_: run.interrupt())
     if (others := barrier.active()) is not None:
@@ -98,7 +96,7 @@ def _interrupt_at_end_of_input() -> None:
 
 
 def make_targets(spec: WorkerSpec, recorder: PerfRecorder, *, is_started: bool = False) -> MakeTarget:
-    """Makes the targets of the workers. Raises `UsageError`, and `LaunchError` if a server does not answer."""
+    """Makes targets. Raises `UsageError`, and `LaunchError` if a server does not answer."""
     if spec.http is not None:
         from perfharness.load.http import http_targets  # only HTTP targets need aiohttp
 

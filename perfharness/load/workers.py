@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter_ns, sleep
 from typing import NamedTuple
@@ -62,12 +62,12 @@ class Served:
         return None if is_over else self.schedule.take(worker, free_ns)
 
     def answer(self, worker: int, ready_ns: int, answer: Answer, done_ns: int) -> bool:
-        """Record an answer; one that took too long after sending is an error. False: the request was given up."""
+        """Record an answer; one that took too long is an error. False: the request was given up."""
         found = self.serving.pop(worker, None)
         if found is not None:
             taken_ns = done_ns - found[1]
             if answer.error is None and self.timeout_ns is not None and taken_ns > self.timeout_ns:
-                answer.error, answer.message = TIMEOUT, f"answered after {taken_ns / 1e9:.3f} s"
+                answer = replace(answer, error=TIMEOUT, message=f"answered after {taken_ns / 1e9:.3f} s")
             self._record(*found, answer, ready_ns, done_ns)
         return found is not None
 
