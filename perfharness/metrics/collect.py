@@ -25,7 +25,8 @@ from time import time, time_ns
 
 from perfharness.boot import ranks
 from perfharness.recorder.core import Core
-from perfharness.recorder.stacks import Range, Stack
+from perfharness.recorder.ranges import Range
+from perfharness.recorder.stacks import Stack
 
 TOTAL_NS = -1
 """Place of the total time of a stage. Place n counts its ranges of n bits: below 2**n ns, and not below 2**(n-1)."""

@@ -24,7 +24,8 @@ from perfharness.recorder.names import (
     checked_part,
     parts_of,
 )
-from perfharness.recorder.stacks import COUNTS, Range, Stack, follow_asyncio
+from perfharness.recorder.ranges import Range
+from perfharness.recorder.stacks import COUNTS, Stack, follow_asyncio
 
 CLOCK_MARKS = 8
 MOST_NAMED = 20

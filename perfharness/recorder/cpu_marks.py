@@ -19,7 +19,7 @@ from perfharness.model import conventions
 
 if TYPE_CHECKING:
     from perfharness.recorder.events import Call, Sink
-    from perfharness.recorder.stacks import Range
+    from perfharness.recorder.ranges import Range
 
 MAX_SKIPPED_READINGS = 64
 """Stop trying for a stage after this many ends too soon for a reading."""

@@ -1,8 +1,8 @@
 """`PerfRecorder` writes ranges and batches as events of a tracer, and counts them.
 
-Terms: a `Stack` (stacks.py) holds the open ranges of a thread or of an asyncio task. A `Range` is a path on a stack,
-prepared once: a push moves to a child, a pop to the parent. A `Sink` (events.py) writes the events. A mark is an event
-without duration.
+Terms: a `Stack` (stacks.py) holds the open ranges of a thread or of an asyncio task. A `Range` (ranges.py) is a
+path on a stack, prepared once: a push moves to a child, a pop to the parent. A `Sink` (events.py) writes the events. A
+mark is an event without duration.
 """
 
 from __future__ import annotations

@@ -39,11 +39,12 @@ from perfharness.model import environment
 from perfharness.model import nsys_schema as schema
 from perfharness.recorder.journal import Journal, arguments_to_json
 from perfharness.recorder.stacks import COUNTS
-from perfharness.tracer import cupti
+from perfharness.tracer import cupti, write_trace
 from perfharness.tracer.session import Session
 
 if TYPE_CHECKING:
-    from perfharness.recorder.stacks import Range, Stack
+    from perfharness.recorder.ranges import Range
+    from perfharness.recorder.stacks import Stack
     from perfharness.tracer.gpu import GpuTrace
     from perfharness.tracer.range_log import RangeLog
 
@@ -89,7 +90,7 @@ class Window(Journal):
     def __init__(self, folder: Path, file_name: str, batches: int, recorders: dict[Any, dict[str, Any]]) -> None:
         super().__init__(folder)
         self._path, self.is_claimed, self._recorders = folder / file_name, True, recorders
-        self.session = Session(str(folder), is_window=True)
+        self.session = Session(str(folder), write_trace, is_window=True)
         self.lock = threading.Lock()
         self.wanted, self.begun, self.ended = batches, 0, 0
         self.until_ns = 0

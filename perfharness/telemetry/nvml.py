@@ -57,8 +57,11 @@ def refused(nvml: Any, code: int) -> Answer:
 
 def ask(nvml: Any, function: str, *arguments: Any) -> Answer:
     """Call an NVML function by its name in `pynvml`."""
+    call = getattr(nvml, function, None)
+    if call is None:  # a package pynvml of long ago may have taken the name
+        return Answer(None, Refusal.NOT_SUPPORTED, "the installed nvidia-ml-py lacks this query; update it")
     try:
-        value = getattr(nvml, function)(*arguments)
+        value = call(*arguments)
     except nvml.NVMLError as error:
         return refused(nvml, int(error.value))
     return Answer(value.decode(errors="replace") if isinstance(value, bytes) else value)

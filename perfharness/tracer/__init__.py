@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from perfharness.model import environment
+
+if TYPE_CHECKING:
+    from perfharness.tracer.session import Session
 
 
 def start(gpu_modules: Collection[str] = (), *, leave_log: bool = False) -> None:
@@ -23,7 +27,14 @@ def start(gpu_modules: Collection[str] = (), *, leave_log: bool = False) -> None
         from perfharness.tracer.session import Session
 
         folder = os.path.abspath(output_dir)  # noqa: PTH100 - pathlib costs start-up time
-        session = Session.of_this_process(folder)
+        session = Session.of_this_process(folder, write_trace)
         session.watch(gpu_modules)
         if leave_log:
             session.log.open()
+
+
+def write_trace(session: Session) -> None:
+    """Write the trace of a session at its end."""
+    from perfharness.tracer import output  # needs NumPy, which a process without CUDA may lack
+
+    output.write_trace(session)

@@ -42,8 +42,9 @@ class Session:
     current: Session | None = None
     """The session of this process."""
 
-    def __init__(self, output_dir: str, *, is_window: bool = False) -> None:
+    def __init__(self, output_dir: str, write_trace: Callable[[Session], object], *, is_window: bool = False) -> None:
         self.output_dir, self.is_window = output_dir, is_window
+        self._write_trace = write_trace
         self.pid = os.getpid()
         self.origin_ns, self.origin_unix_ns = _read_both_clocks()
         self.end_ns = 0
@@ -70,10 +71,10 @@ class Session:
         return schema.child_trace_name(self.pid, ranks.start_ticks())
 
     @classmethod
-    def of_this_process(cls, output_dir: str) -> Session:
+    def of_this_process(cls, output_dir: str, write_trace: Callable[[Session], object]) -> Session:
         """Return the session of this process; the first call starts it."""
         if cls.current is None:
-            cls.current = cls(output_dir)
+            cls.current = cls(output_dir, write_trace)
             cls.current.install()
         return cls.current
 
@@ -130,9 +131,7 @@ class Session:
             self.log.note_end(cuda_used=uses_cuda, gpu_reason=self.gpu_reason or "CUDA was not used")
             return False
         try:
-            from perfharness.tracer.output import write_trace  # needs NumPy, which a process without CUDA may lack
-
-            write_trace(self)
+            self._write_trace(self)
         except Exception as error:
             path = f"{self.output_dir}/{self.trace_name}"
             message = f"cannot write {path} ({type(error).__name__}: {error})"

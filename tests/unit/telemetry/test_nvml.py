@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pynvml
 import pytest
@@ -56,7 +57,7 @@ def test_an_error_code_has_its_kind_and_reason(code: int, refusal: str) -> None:
 
 
 def test_what_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library, a lost GPU, NVML before and after it is open."""
+    """The library, a lost GPU, a function that an old pynvml lacks, NVML before and after it is open."""
     record = h100_machine(2)
     error(record, "nvmlDeviceGetHandleByIndex", 0, code=pynvml.NVML_ERROR_GPU_IS_LOST)
     replayed = replay(record)
@@ -66,6 +67,8 @@ def test_what_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ask(replayed, "nvmlDeviceGetCount").value == 2
     for closed in (replayed, replay()):
         assert ask(closed, "nvmlDeviceGetCount").refusal is Refusal.OTHER
+    old = SimpleNamespace(NVMLError=pynvml.NVMLError)
+    assert ask(old, "nvmlDeviceGetSomething", None).refusal is Refusal.NOT_SUPPORTED
     error(record, "nvmlInit", code=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
     with open_nvml(replay(record)) as nvml:
         assert (nvml.opened.refusal, nvml.devices) == (Refusal.OTHER, ())
