@@ -19,7 +19,7 @@ WHOLE = "NVML, of the whole GPU, minus the earlier use"
 
 
 class FakeNvml:
-    """Three functions of `pynvml`."""
+    """Functions of `pynvml`."""
 
     NVML_CLOCK_SM = 1
 
@@ -28,6 +28,7 @@ class FakeNvml:
 
     def __init__(self, used: list[int], processes: dict[int, int | None]) -> None:
         self.used, self.processes = used, processes
+        self.nvmlDeviceGetGraphicsRunningProcesses = lambda _handle: list[Any]()
 
     def nvmlDeviceGetMemoryInfo(self, _handle: Any) -> Any:  # noqa: N802
         used = self.used.pop(0) if len(self.used) > 1 else self.used[0]
