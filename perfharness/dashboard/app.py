@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from threading import Thread
 
 from dash import Dash, Input, Output, dcc, html
 from flask import Response, request
@@ -87,6 +89,7 @@ def make_app(known: KnownRuns) -> Dash:
     pages.register(app)
     live_page.register(app, known)
     app.server.before_request(_refuse_other_hosts)
+    app.server.before_request(partial(_begin_report_of_page, known))
     app.server.after_request(_with_policy)
     script = partial(Response, library, mimetype="text/javascript", headers={"Cache-Control": "max-age=31536000"})
     app.server.add_url_rule("/charts.js", "charts", script)
@@ -113,6 +116,21 @@ def _refuse_other_hosts() -> Response | None:
     if name in HOSTS:
         return None
     return Response(f"The dashboard answers to {' and '.join(HOSTS)} only.\n", status=403, mimetype="text/plain")
+
+
+def _begin_report_of_page(known: KnownRuns) -> None:
+    if request.path == "/run":
+        begin_report(request.args.get("run", ""), known)
+
+
+def begin_report(run: str, known: KnownRuns) -> None:
+    """Make the report of a run in a thread: its page asks for it half a second later."""
+
+    def make() -> None:
+        with suppress(PerfHarnessError, OSError):  # the page says it
+            pages.report_of({"run": [run]}, known)
+
+    Thread(target=make, daemon=True).start()
 
 
 def _with_policy(response: Response) -> Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from dash import Dash, Input, Output, State, html, no_update
@@ -42,6 +43,9 @@ VERSION = ("script", "model", "backend", "precision", "machine", "commit", "setu
 KEPT = 16
 """Reports kept in memory, about 2 MB each."""
 
+_one_report = Lock()
+"""Held while a report is made: a request for the same one waits for it."""
+
 
 # ---- Run ----
 
@@ -78,8 +82,13 @@ def report_of(query: Query, known: KnownRuns) -> str:
         return html_page(Document(f"Run {run}", "", blocks))
 
 
-@lru_cache(maxsize=KEPT)
 def _report(folder: Path, stamp: tuple[int, ...]) -> str:
+    with _one_report:
+        return _made_report(folder, stamp)
+
+
+@lru_cache(maxsize=KEPT)
+def _made_report(folder: Path, stamp: tuple[int, ...]) -> str:
     del stamp
     return html_page(document_of(gather_all([folder], AS_LAUNCHED, None)))
 

@@ -56,12 +56,11 @@ def html_page(document: Document) -> str:
     """Render a report."""
     script, library = (TEMPLATES / "page.js").read_text(encoding="utf-8"), chart_library()
     has_charts = any(isinstance(block, Chart) for block in walk([*document.summary, *document.sections]))
-    packed = base64.b64encode(gzip.compress(library.encode(), mtime=0)).decode() if has_charts else ""
     page = _environment().get_template("page.html.jinja")
     made: str = page.render(
         document=document,
         style=Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),
-        library=packed,
+        library=_packed_library() if has_charts else "",
         script=Markup(script),
         script_hashes=" ".join(_hash(one) for one in ([library, script] if has_charts else [script])),
         max_rows=MAX_ROWS,
@@ -80,6 +79,11 @@ def html_fragment(blocks: Sequence[Block]) -> str:
 def chart_library() -> str:
     """Vega, Vega-Lite, Vega-Embed, and our `drawChart`."""
     return _bundle() + (TEMPLATES / "chart.js").read_text(encoding="utf-8")
+
+
+@cache
+def _packed_library() -> str:
+    return base64.b64encode(gzip.compress(chart_library().encode(), mtime=0)).decode()
 
 
 def _bundle() -> str:
