@@ -83,6 +83,7 @@ def test_a_launch_that_fails_is_listed_and_the_others_count(
     done = run_to_the_end((*QUICK, "-o", out, *options, script, *([action] if action else [])), environment())
     found, listed = written(out)
     assert (done.returncode, listed) == (code, statuses), done.stdout + done.stderr
+    assert f"Results: {out}" in done.stdout
     (failed,) = (row for row in found["rows"] if row["status"] == "failed")
     assert "out of memory" in failed["reason"] or action == ""
     measured = [row["folder"] for row in found["rows"] if row["status"] == "ok"]
