@@ -200,16 +200,15 @@ class LogMirror:
         """Open the file if it exists."""
         if self._file is None:
             with contextlib.suppress(OSError):
-                self._file = self._path.open("rb")
+                self._file = self._path.open("rb", buffering=0)
                 weakref.finalize(self, self._file.close)
 
     def new_lines(self) -> list[str]:
         """Next added lines, each prefixed with the name; empty at the end of the file."""
         self.open()
-        lines = self._file.readlines(MIRROR_BYTES) if self._file is not None else []
-        if lines:
-            lines[0] = self._partial + lines[0]
-            self._partial = b"" if lines[-1].endswith(b"\n") else lines.pop()
+        lines: list[bytes] = []
+        while not lines and self._file is not None and (added := self._file.read(MIRROR_BYTES)):
+            *lines, self._partial = (self._partial + added).split(b"\n")
         return [self._named(line) for line in lines]
 
     def rest(self) -> str:
