@@ -311,7 +311,10 @@ def test_a_port_that_is_taken_is_refused() -> None:
         assert run(words) == 2
 
 
-def test_a_file_that_is_no_history_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_no_history_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PERFHARNESS_HISTORY", "off")  # set by the verb; restored afterwards
     (tmp_path / "notes.txt").write_text("no database")
     assert run(["dashboard", "--port", "0", "--history", str(tmp_path / "notes.txt")]) == 1
     (line,) = capsys.readouterr().err.splitlines()
