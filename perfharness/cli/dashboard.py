@@ -68,7 +68,7 @@ def dashboard(
 
     known = KnownRuns(folders or [])
     if asked.history is not None:
-        known.newest(1)  # raises if it is not a history
+        known.newest(1)  # raises `HistoryError` now instead of on every page
     server = make_server_of(make_app(known), asked.port)
     place = f"http://{server.host}:{server.port}/"
     Output().line(place)

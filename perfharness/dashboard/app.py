@@ -124,10 +124,10 @@ def _begin_report_of_page(known: KnownRuns) -> None:
 
 
 def begin_report(run: str, known: KnownRuns) -> None:
-    """Make the report of a run in a thread: its page asks for it half a second later."""
+    """Start making the report of a run, which its page requests half a second later."""
 
     def make() -> None:
-        with suppress(PerfHarnessError, OSError):  # the page says it
+        with suppress(PerfHarnessError, OSError):  # shown by the page
             pages.report_of({"run": [run]}, known)
 
     Thread(target=make, daemon=True).start()

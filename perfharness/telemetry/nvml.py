@@ -58,7 +58,7 @@ def refused(nvml: Any, code: int) -> Answer:
 def ask(nvml: Any, function: str, *arguments: Any) -> Answer:
     """Call an NVML function by its name in `pynvml`."""
     call = getattr(nvml, function, None)
-    if call is None:  # a package pynvml of long ago may have taken the name
+    if call is None:  # an old package `pynvml` can shadow that of nvidia-ml-py
         return Answer(None, Refusal.NOT_SUPPORTED, "the installed nvidia-ml-py lacks this query; update it")
     try:
         value = call(*arguments)
